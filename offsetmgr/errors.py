@@ -1,0 +1,233 @@
+"""One hierarchy of errors, with Kafka's names and codes where Kafka has one.
+
+Every error says *what* failed, *why*, and (where there is something to do) gives a *hint*.  The
+command line prints exactly these three parts, so a message written here is read by a person at night.
+No text in here may carry a credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from offsetmgr.model import TopicPartition
+
+
+class OffsetMgrError(Exception):
+    """Base of everything that offsetmgr raises on purpose.
+
+    ``what`` names the thing that failed, ``why`` the reason as far as it is known, ``hint`` what the
+    reader can do about it.  ``code`` and ``name`` are Kafka's protocol error where one exists.
+    ``retriable`` says whether the very same call may succeed later without anybody changing anything.
+    """
+
+    code: ClassVar[int | None] = None
+    name: ClassVar[str | None] = None
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}" if self.why else self.what
+
+
+# --- what the caller asked for -------------------------------------------------------------------
+
+
+class UsageError(OffsetMgrError):
+    """The call or the command line does not make sense as given (exit code 2)."""
+
+
+class ConfigError(UsageError):
+    """A configuration file, context or environment variable cannot be used."""
+
+
+class InvalidUri(UsageError):
+    """A store URI that cannot be understood."""
+
+
+class UnsupportedOperation(OffsetMgrError):
+    """The store, server version or format cannot do this at all."""
+
+
+# --- reaching a server ---------------------------------------------------------------------------
+
+
+class Unreachable(OffsetMgrError):
+    """No server answered at this address within the time-out."""
+
+    retriable = True
+
+
+class TimedOut(OffsetMgrError):
+    """The server was reached but did not answer within the time-out (REQUEST_TIMED_OUT)."""
+
+    code = 7
+    name = "REQUEST_TIMED_OUT"
+    retriable = True
+
+
+class AuthenticationFailed(OffsetMgrError):
+    """The server refused our credentials (SASL_AUTHENTICATION_FAILED)."""
+
+    code = 58
+    name = "SASL_AUTHENTICATION_FAILED"
+
+
+class NotAuthorized(OffsetMgrError):
+    """Authenticated, but not allowed to do this (GROUP_AUTHORIZATION_FAILED, TOPIC_..., ZooKeeper NoAuth)."""
+
+    code = 30
+    name = "GROUP_AUTHORIZATION_FAILED"
+
+
+class ServerError(OffsetMgrError):
+    """The server answered with an error that has no class of its own here; the text names it."""
+
+
+# --- Kafka's coordinator -------------------------------------------------------------------------
+
+
+class CoordinatorLoadInProgress(OffsetMgrError):
+    """The coordinator still loads the group's offsets (COORDINATOR_LOAD_IN_PROGRESS)."""
+
+    code = 14
+    name = "COORDINATOR_LOAD_IN_PROGRESS"
+    retriable = True
+
+
+class CoordinatorNotAvailable(OffsetMgrError):
+    """No coordinator can serve the group right now (COORDINATOR_NOT_AVAILABLE)."""
+
+    code = 15
+    name = "COORDINATOR_NOT_AVAILABLE"
+    retriable = True
+
+
+class NotCoordinator(OffsetMgrError):
+    """The server asked is not the group's coordinator (NOT_COORDINATOR)."""
+
+    code = 16
+    name = "NOT_COORDINATOR"
+    retriable = True
+
+
+class UnknownTopicOrPartition(OffsetMgrError):
+    """The topic or partition does not exist (UNKNOWN_TOPIC_OR_PARTITION)."""
+
+    code = 3
+    name = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class OffsetMetadataTooLarge(OffsetMgrError):
+    """The commit's metadata is over the server's limit (OFFSET_METADATA_TOO_LARGE)."""
+
+    code = 12
+    name = "OFFSET_METADATA_TOO_LARGE"
+
+
+class GroupNotFound(OffsetMgrError):
+    """The group does not exist in this store (GROUP_ID_NOT_FOUND)."""
+
+    code = 69
+    name = "GROUP_ID_NOT_FOUND"
+
+
+class GroupActive(OffsetMgrError):
+    """The group has members that are consuming, so nobody else may change its offsets (NON_EMPTY_GROUP).
+
+    ``members`` are their readable names (``client-id at /host (member id)``).
+    """
+
+    code = 68
+    name = "NON_EMPTY_GROUP"
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = ()) -> None:
+        super().__init__(what, why, hint)
+        self.members = members
+
+
+class LockLost(OffsetMgrError):
+    """Our membership as the group's only member ended before the write (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+    FENCED_INSTANCE_ID)."""
+
+    code = 22
+    name = "ILLEGAL_GENERATION"
+    retriable = True
+
+
+# --- the rules of the data -----------------------------------------------------------------------
+
+
+class RewindRefused(OffsetMgrError):
+    """The write would lower a committed offset and nobody said that it may (rule 2)."""
+
+
+class Conflict(OffsetMgrError):
+    """The committed offset is not what the caller expected it to be; nothing was written (rule 9).
+
+    ``actual`` is what was found instead (``Committed`` or ``Absent``), or None where it is not known.
+    """
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, actual: Any = None) -> None:
+        super().__init__(what, why, hint)
+        self.actual = actual
+
+
+class Unreadable(OffsetMgrError):
+    """Data exists but cannot be understood: a node or record that is not an offset (never taken for absent)."""
+
+
+class UnknownVersion(OffsetMgrError):
+    """A format whose version we do not know; the text names the version (rule 10)."""
+
+
+class MalformedData(OffsetMgrError):
+    """A file that breaks its format; the text says which line, and why."""
+
+
+class PartialFailure(OffsetMgrError):
+    """Some partitions succeeded and some failed: both are here, nothing is hidden (rule 1).
+
+    ``successes`` maps partitions to what the call would have returned for them, ``failures`` maps
+    partitions to their error.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        successes: Mapping[TopicPartition, Any],
+        failures: Mapping[TopicPartition, OffsetMgrError],
+    ) -> None:
+        first = next(iter(sorted(failures.items())), None)
+        why = f"{len(failures)} of {len(failures) + len(successes)} partitions failed"
+        if first is not None:
+            why += f"; {first[0]}: {first[1]}"
+        super().__init__(what, why)
+        self.successes = dict(successes)
+        self.failures = dict(failures)
+
+
+# --- migration -----------------------------------------------------------------------------------
+
+
+class PlanError(OffsetMgrError):
+    """A plan cannot be used: damaged, of an unknown version, or made for other clusters (rule 8)."""
+
+
+class JournalError(OffsetMgrError):
+    """A journal is damaged before its end, belongs to another plan, or is in use by another process."""
+
+
+class GateRefused(OffsetMgrError):
+    """A phase change is refused because the evidence is missing or speaks against it (rule 11)."""
+
+
+class SandboxError(OffsetMgrError):
+    """A sandbox server could not be fetched, started or stopped."""

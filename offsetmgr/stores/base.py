@@ -1,0 +1,268 @@
+"""`OffsetStore`: the one interface behind which every place of committed offsets stands.
+
+The vocabulary is small on purpose.  Reading is ``fetch`` (one group) and ``scan`` (many, lazily, with many
+requests in flight).  *Every* write is an ``edit``: a set of changes to one group, each conditional on what the
+partition held before.  ``commit`` and ``delete`` are edits of one group; migrations, resets, imports, mirrors
+and their undoing are streams of edits handed to ``edit``.
+
+Ordering contract: a caller who wants to be able to undo a write reads the before-image first, makes it durable,
+then hands it to ``edit`` as ``expected``.  ``edit`` writes only where the store still holds exactly that value,
+so the before-image on disk is the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+from offsetmgr.errors import OffsetMgrError, PartialFailure
+from offsetmgr.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """What a store *is*, so that a plan made for one is refused on another (rule 8).
+
+    ``kind`` is ``kafka``, ``zookeeper``, ``file``...; ``id`` the cluster id where there is one, else what the
+    thing can be told by (connect string and creation time of ``/brokers``; a snapshot's own id);
+    ``how`` says in words which of these it is.
+    """
+
+    kind: str
+    id: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can carry and promise; what it cannot is said before writing, never dropped in silence."""
+
+    metadata: bool
+    leader_epoch: bool
+    commit_timestamp: bool
+    conditional: str
+    """How writes are made conditional: ``version`` (compare-and-set per partition), ``group-lock``, ``file``,
+    or ``none``."""
+
+
+class Guard(Enum):
+    """How an edit of a Kafka group is protected from others that write at the same moment (rule 9).
+
+    Stores with compare-and-set of their own (ZooKeeper, files) ignore it.
+    """
+
+    LOCK = "lock"
+    """Join the idle group as its only member, compare, commit with the generation, leave. A group with other
+    members is refused (`GroupActive`). Where the group has never existed and nothing can be lost, no lock is taken."""
+    COMPARE = "compare"
+    """Read, compare, commit as a simple consumer: not atomic. For groups into which old consumers commit, whose
+    commits a lock would break."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One partition's part of an edit.
+
+    ``after`` None deletes the commit.  ``expected`` None means: whatever is there (the store reads it itself, and
+    the rewind rule still holds); ``Absent`` means create only; ``Committed`` means only while the partition holds
+    this offset (and, where it has one, this version).
+    """
+
+    after: OffsetAndMetadata | None
+    expected: Offset | None = None
+    allow_rewind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEdit:
+    """Changes to one group's offsets."""
+
+    group: str
+    changes: Mapping[TopicPartition, Change]
+    guard: Guard = Guard.LOCK
+
+
+class Verdict(Enum):
+    """What became of one partition's change."""
+
+    WRITTEN = "written"
+    UNCHANGED = "unchanged"
+    """The store already held exactly the wanted value; nothing was written."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOutcome:
+    """What became of one partition's change: the before-image, and the error where it failed.
+
+    ``before`` is what the store held when the write was decided; None where that could not be read.
+    """
+
+    verdict: Verdict
+    before: Offset | None = None
+    error: OffsetMgrError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEditResult:
+    """The outcome of one `GroupEdit`, one entry a partition.
+
+    ``atomic`` is False where others could have written between our comparison and our write; ``how`` says what was
+    checked instead.
+    """
+
+    group: str
+    outcomes: Mapping[TopicPartition, ChangeOutcome]
+    atomic: bool = True
+    how: str = ""
+
+    @property
+    def failures(self) -> dict[TopicPartition, OffsetMgrError]:
+        return {tp: o.error for tp, o in self.outcomes.items() if o.error is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """Everything that one group has committed: offsets, and the partitions whose value could not be read.
+
+    ``error`` is set where the whole group could not be read; then both mappings are empty and mean nothing.
+    """
+
+    group: str
+    offsets: Mapping[TopicPartition, Committed]
+    errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    error: OffsetMgrError | None = None
+
+
+@runtime_checkable
+class OffsetStore(Protocol):
+    """A place that holds committed offsets. Construction does no I/O; the first call connects."""
+
+    @property
+    def uri(self) -> str:
+        """The store's URI, without credentials."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def identity(self) -> StoreIdentity:
+        """What this store is. Raises `Unreachable`, `TimedOut`."""
+        ...
+
+    def groups(self) -> Iterator[str]:
+        """Ids of all groups that may hold offsets, in no promised order. Never empty because of an error."""
+        ...
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Offset]:
+        """Committed offsets of a group: for each of ``partitions`` `Committed` or `Absent`; for None all that are
+        committed.  An unknown group has no commits: an empty mapping (or all `Absent`).
+
+        Raises `PartialFailure` where some partitions could not be read, other `OffsetMgrError` where none could.
+        """
+        ...
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        """All offsets of many groups, lazily, many requests in flight; order is not promised.
+
+        One result for each group asked; a failure is that group's (or partition's) outcome and ends nothing else.
+        ``groups`` is consumed lazily, so memory grows with the groups in flight, not with their number.
+        """
+        ...
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        """Carries out edits, many groups in flight; one result for each, in no promised order.
+
+        Failures are outcomes, never exceptions, unless the store as a whole cannot be reached. The rewind rule is
+        applied here: a change that would lower a committed offset fails with `RewindRefused` unless it says
+        ``allow_rewind``; one whose ``expected`` does not hold fails with `Conflict`.  One partition's failure does
+        not stop the others of the same group, except where the group as a whole is refused (`GroupActive`).
+        """
+        ...
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        allow_rewind: bool = False,
+        guard: Guard = Guard.LOCK,
+    ) -> GroupEditResult:
+        """Commits offsets of one group. Raises `PartialFailure` if any partition failed, with both halves."""
+        ...
+
+    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
+        """Deletes commits (None: all of the group's), giving back their before-images. Raises as `commit`."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
+
+
+class StoreBase:
+    """The parts of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Offset]:
+        raise NotImplementedError
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        allow_rewind: bool = False,
+        guard: Guard = Guard.LOCK,
+    ) -> GroupEditResult:
+        changes = {tp: Change(after, allow_rewind=allow_rewind) for tp, after in offsets.items()}
+        return self._edit_one("commit", GroupEdit(group, changes, guard))
+
+    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
+        if partitions is None:
+            partitions = [tp for tp, found in self.fetch(group).items() if isinstance(found, Committed)]
+        return self._edit_one("delete", GroupEdit(group, {tp: Change(None) for tp in partitions}))
+
+    def _edit_one(self, verb: str, edit: GroupEdit) -> GroupEditResult:
+        (result,) = self.edit([edit])
+        if failures := result.failures:
+            done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
+            raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def same_value(found: Offset | None, wanted: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
+    """Whether writing ``wanted`` over ``found`` would change nothing that the store can carry."""
+    if wanted is None:
+        return isinstance(found, Absent)
+    if not isinstance(found, Committed) or found.offset != wanted.offset:
+        return False
+    if capabilities.metadata and found.metadata != wanted.metadata:
+        return False
+    return not (
+        capabilities.leader_epoch and wanted.leader_epoch is not None and found.leader_epoch != wanted.leader_epoch
+    )
