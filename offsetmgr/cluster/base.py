@@ -31,7 +31,7 @@ class Cluster(Protocol):
 
     def offsets_for_time(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
-    ) -> Mapping[TopicPartition, int | None | OffsetMgrError]:
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
         """The first offset whose record's timestamp is at or after ``timestamp_ms``; None where there is no such
         record (callers take the log end then, and say so)."""
         ...

@@ -157,9 +157,7 @@ class OffsetStore(Protocol):
         """Ids of all groups that may hold offsets, in no promised order. Never empty because of an error."""
         ...
 
-    def fetch(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> Mapping[TopicPartition, Offset]:
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         """Committed offsets of a group: for each of ``partitions`` `Committed` or `Absent`; for None all that are
         committed.  An unknown group has no commits: an empty mapping (or all `Absent`).
 
@@ -212,9 +210,7 @@ class OffsetStore(Protocol):
 class StoreBase:
     """The parts of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
 
-    def fetch(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> Mapping[TopicPartition, Offset]:
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         raise NotImplementedError
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
