@@ -1,0 +1,534 @@
+"""What every `OffsetStore` promises, as tests: shipped, so that users can hold their own stores to it.
+
+Here belong promises that hold for *all* stores; what only one store does is tested beside that store.  No knowledge
+of any server may enter.  A store's own test module subclasses `StoreContract`, gives it a store, and is done::
+
+    pytest.register_assert_rewrite("offsetmgr.testing.store_contract")   # before the import, for readable failures
+    from offsetmgr.testing.store_contract import StoreContract
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self):
+            with MyStore(...) as store:
+                yield store
+
+Every test uses names of its own, so one store may serve them all, and may hold other groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
+from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, OffsetStore, Verdict
+
+MAX_OFFSET = 2**63 - 1
+LONGEST_TOPIC = 249
+"""Kafka's limit on the length of a topic name (org.apache.kafka.common.internals.Topic)."""
+
+
+class StoreContract:
+    """The promises of `OffsetStore`. Override the fixture ``store``, and the hooks where the store needs them."""
+
+    many_groups = 150
+    """How many groups the bulk tests write; enough to need more than one batch of a store."""
+
+    @pytest.fixture
+    def store(self) -> OffsetStore | Iterator[OffsetStore]:
+        """The store under test, open; the override closes it afterwards."""
+        raise NotImplementedError("override the fixture `store`")
+
+    def ensure_topic(self, topic: str, partitions: int) -> None:
+        """Called before anything is committed for a topic; a store that takes commits only for topics that exist
+        creates it here (it may exist already). Does nothing by default."""
+
+    @pytest.fixture
+    def group(self) -> str:
+        """A group id that no other test uses."""
+        return f"contract-{uuid.uuid4().hex[:12]}"
+
+    @pytest.fixture
+    def topic(self) -> str:
+        """A topic name that no other test uses; the topic is ensured with 8 partitions."""
+        name = f"contract-{uuid.uuid4().hex[:12]}"
+        self.ensure_topic(name, 8)
+        return name
+
+    # --- absent and committed ---------------------------------------------------------------------
+
+    def test_an_unknown_group_has_no_commits(self, store: OffsetStore, group: str) -> None:
+        assert dict(store.fetch(group)) == {}
+
+    def test_an_unknown_group_is_absent_in_each_partition_asked(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        asked = [TopicPartition(topic, 0), TopicPartition(topic, 5)]
+
+        assert dict(store.fetch(group, asked)) == {asked[0]: ABSENT, asked[1]: ABSENT}
+
+    def test_fetch_of_no_partitions_is_empty(self, store: OffsetStore, group: str, topic: str) -> None:
+        store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(1)})
+
+        assert dict(store.fetch(group, [])) == {}
+
+    def test_offset_zero_is_a_commit_and_its_neighbour_is_absent(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        zero, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        store.commit(group, {zero: OffsetAndMetadata(0)})
+
+        found = store.fetch(group, [zero, other])
+
+        assert set(found) == {zero, other}
+        assert _offset(found[zero]) == 0
+        assert isinstance(found[other], Absent)
+
+    # --- commit and fetch -------------------------------------------------------------------------
+
+    def test_what_was_committed_is_fetched(self, store: OffsetStore, group: str, topic: str) -> None:
+        wanted = {TopicPartition(topic, p): OffsetAndMetadata(100 + p) for p in range(8)}
+
+        result = store.commit(group, wanted)
+
+        assert result.group == group
+        assert _verdicts(result) == dict.fromkeys(wanted, Verdict.WRITTEN)
+        assert {tp: o.before for tp, o in result.outcomes.items()} == dict.fromkeys(wanted, ABSENT)
+        assert _offsets(store.fetch(group)) == {tp: o.offset for tp, o in wanted.items()}
+        assert _offsets(store.fetch(group, list(wanted))) == {tp: o.offset for tp, o in wanted.items()}
+
+    def test_fetch_of_chosen_partitions_leaves_out_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
+        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(4)})
+
+        assert _offsets(store.fetch(group, [TopicPartition(topic, 2)])) == {TopicPartition(topic, 2): 2}
+
+    def test_the_largest_offset_survives(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+
+        store.commit(group, {tp: OffsetAndMetadata(MAX_OFFSET)})
+
+        assert _offset(store.fetch(group)[tp]) == 9223372036854775807
+
+    @pytest.mark.parametrize("form", ["with.dots.in.it", "with-dashes-", "UPPER_and_lower.0-1", "longest"])
+    def test_unusual_names_are_kept(self, store: OffsetStore, form: str) -> None:
+        unique = uuid.uuid4().hex
+        topic = f"{unique}-".ljust(LONGEST_TOPIC, "x") if form == "longest" else f"{form}{unique}"
+        group = f"{form}.group-{unique}"
+        self.ensure_topic(topic, 2)
+        wanted = {TopicPartition(topic, 0): OffsetAndMetadata(7), TopicPartition(topic, 1): OffsetAndMetadata(8)}
+
+        store.commit(group, wanted)
+
+        assert _offsets(store.fetch(group)) == {TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 8}
+        assert group in set(store.groups())
+
+    def test_groups_of_a_name_that_is_anothers_beginning_are_kept_apart(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(1)})
+        store.commit(f"{group}-2", {tp: OffsetAndMetadata(2)})
+
+        assert _offsets(store.fetch(group)) == {tp: 1}
+        assert _offsets(store.fetch(f"{group}-2")) == {tp: 2}
+
+    def test_a_negative_offset_is_refused(self, store: OffsetStore, group: str, topic: str) -> None:
+        good, bad = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit(group, {good: OffsetAndMetadata(5), bad: OffsetAndMetadata(-1)})
+
+        assert set(caught.value.failures) == {bad}
+        assert _offsets(store.fetch(group)) == {good: 5}
+
+    # --- what else a commit carries ---------------------------------------------------------------
+
+    def test_metadata_is_kept_exactly_where_the_store_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+
+        store.commit(group, {tp: OffsetAndMetadata(5, metadata='by "hand", ü')})
+
+        assert _committed(store.fetch(group)[tp]).metadata == (
+            'by "hand", ü' if store.capabilities.metadata else ""
+        )  # fmt: skip
+
+    def test_new_metadata_at_the_same_offset_is_a_change_only_where_metadata_is_kept(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5, metadata="one")})
+
+        result = store.commit(group, {tp: OffsetAndMetadata(5, metadata="two")})
+
+        expected = Verdict.WRITTEN if store.capabilities.metadata else Verdict.UNCHANGED
+        assert _verdicts(result) == {tp: expected}
+
+    def test_the_leader_epoch_is_kept_exactly_where_the_store_says_so(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+
+        store.commit(group, {tp: OffsetAndMetadata(5, leader_epoch=0)})
+
+        assert _committed(store.fetch(group)[tp]).leader_epoch == (0 if store.capabilities.leader_epoch else None)
+
+    def test_an_unknown_leader_epoch_is_none(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        assert _committed(store.fetch(group)[tp]).leader_epoch is None
+
+    def test_the_commit_timestamp_is_known_exactly_where_the_store_says_so(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+
+        store.commit(group, {tp: OffsetAndMetadata(5, commit_timestamp=1_700_000_000_000)})
+
+        timestamp = _committed(store.fetch(group)[tp]).commit_timestamp
+        if store.capabilities.commit_timestamp:
+            assert timestamp is not None and timestamp >= 1_700_000_000_000
+        else:
+            assert timestamp is None
+
+    # --- unchanged, forward, back -----------------------------------------------------------------
+
+    def test_committing_the_same_value_again_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+        first = store.fetch(group)[tp]
+
+        result = store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        assert _verdicts(result) == {tp: Verdict.UNCHANGED}
+        assert store.fetch(group)[tp] == first
+
+    def test_a_commit_forward_gives_back_its_before_image(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        result = store.commit(group, {tp: OffsetAndMetadata(6)})
+
+        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _offset(result.outcomes[tp].before) == 5
+
+    def test_a_rewind_is_refused_and_the_rest_is_written(self, store: OffsetStore, group: str, topic: str) -> None:
+        back, forward = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        store.commit(group, {back: OffsetAndMetadata(50), forward: OffsetAndMetadata(50)})
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit(group, {back: OffsetAndMetadata(49), forward: OffsetAndMetadata(51)})
+
+        assert isinstance(caught.value.failures[back], RewindRefused)
+        assert caught.value.successes[forward].verdict is Verdict.WRITTEN
+        assert _offsets(store.fetch(group)) == {back: 50, forward: 51}
+
+    def test_a_rewind_happens_when_the_caller_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(50)})
+
+        result = store.commit(group, {tp: OffsetAndMetadata(10)}, allow_rewind=True)
+
+        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _offset(result.outcomes[tp].before) == 50
+        assert _offsets(store.fetch(group)) == {tp: 10}
+
+    def test_the_expected_value_does_not_lift_the_rewind_rule(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(50)})
+        held = store.fetch(group)[tp]
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(10), expected=held)})
+
+        assert isinstance(result.outcomes[tp].error, RewindRefused)
+        assert _offsets(store.fetch(group)) == {tp: 50}
+
+    # --- conditional writes -----------------------------------------------------------------------
+
+    def test_expected_absent_creates(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(5), expected=ABSENT)})
+
+        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert result.outcomes[tp].before == ABSENT
+        assert _offsets(store.fetch(group)) == {tp: 5}
+
+    def test_expected_absent_conflicts_with_a_commit_that_exists(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=ABSENT)})
+
+        assert _verdicts(result) == {tp: Verdict.FAILED}
+        assert _offset(_conflict(result, tp).actual) == 5
+        assert _offsets(store.fetch(group)) == {tp: 5}
+
+    def test_an_expected_commit_that_still_holds_is_replaced(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+        held = store.fetch(group)[tp]
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
+
+        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _offset(result.outcomes[tp].before) == 5
+        assert _offsets(store.fetch(group)) == {tp: 9}
+
+    def test_an_expected_commit_without_a_version_is_compared_by_offset(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=Committed(5))})
+
+        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _offsets(store.fetch(group)) == {tp: 9}
+
+    def test_an_expected_commit_that_moved_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+        stale = store.fetch(group)[tp]
+        store.commit(group, {tp: OffsetAndMetadata(6)})
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=stale)})
+
+        assert _verdicts(result) == {tp: Verdict.FAILED}
+        assert _offset(_conflict(result, tp).actual) == 6
+        assert _offsets(store.fetch(group)) == {tp: 6}
+
+    def test_an_expected_commit_that_is_gone_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        store.commit(group, {tp: OffsetAndMetadata(5), other: OffsetAndMetadata(5)})
+        held = store.fetch(group)[tp]
+        store.delete(group, [tp])
+
+        result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
+
+        assert _verdicts(result) == {tp: Verdict.FAILED}
+        assert _conflict(result, tp).actual == ABSENT
+        assert _offsets(store.fetch(group)) == {other: 5}
+
+    def test_a_bad_partition_does_not_stop_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
+        first, conflicting, backward, last = (TopicPartition(topic, p) for p in range(4))
+        store.commit(group, {conflicting: OffsetAndMetadata(5), backward: OffsetAndMetadata(5)})
+
+        result = _edit(
+            store,
+            group,
+            {
+                first: Change(OffsetAndMetadata(1), expected=ABSENT),
+                conflicting: Change(OffsetAndMetadata(9), expected=ABSENT),
+                backward: Change(OffsetAndMetadata(4)),
+                last: Change(OffsetAndMetadata(2)),
+            },
+        )
+
+        assert _verdicts(result) == {
+            first: Verdict.WRITTEN,
+            conflicting: Verdict.FAILED,
+            backward: Verdict.FAILED,
+            last: Verdict.WRITTEN,
+        }
+        assert set(result.failures) == {conflicting, backward}
+        assert isinstance(result.failures[conflicting], Conflict)
+        assert isinstance(result.failures[backward], RewindRefused)
+        assert _offsets(store.fetch(group)) == {first: 1, conflicting: 5, backward: 5, last: 2}
+
+    # --- delete -----------------------------------------------------------------------------------
+
+    def test_delete_gives_back_before_images_and_leaves_the_rest(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        gone, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        store.commit(group, {gone: OffsetAndMetadata(5), kept: OffsetAndMetadata(6)})
+
+        result = store.delete(group, [gone])
+
+        assert _verdicts(result) == {gone: Verdict.WRITTEN}
+        assert _offset(result.outcomes[gone].before) == 5
+        assert store.fetch(group, [gone])[gone] == ABSENT
+        assert _offsets(store.fetch(group)) == {kept: 6}
+
+    def test_delete_of_everything_leaves_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
+        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(3)})
+
+        result = store.delete(group)
+
+        assert {tp.partition: _offset(o.before) for tp, o in result.outcomes.items()} == {0: 0, 1: 1, 2: 2}
+        assert dict(store.fetch(group)) == {}
+
+    def test_delete_of_an_absent_commit_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
+        kept, absent = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        store.commit(group, {kept: OffsetAndMetadata(5)})
+
+        result = store.delete(group, [absent])
+
+        assert _verdicts(result) == {absent: Verdict.UNCHANGED}
+        assert result.outcomes[absent].before == ABSENT
+        assert _offsets(store.fetch(group)) == {kept: 5}
+
+    def test_delete_of_an_expected_commit_that_moved_conflicts(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+        stale = store.fetch(group)[tp]
+        store.commit(group, {tp: OffsetAndMetadata(6)})
+
+        result = _edit(store, group, {tp: Change(None, expected=stale)})
+
+        assert _offset(_conflict(result, tp).actual) == 6
+        assert _offsets(store.fetch(group)) == {tp: 6}
+
+    def test_a_before_image_undoes_an_edit(self, store: OffsetStore, group: str, topic: str) -> None:
+        moved, created = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        store.commit(group, {moved: OffsetAndMetadata(5)})
+        done = store.commit(group, {moved: OffsetAndMetadata(9), created: OffsetAndMetadata(3)})
+
+        undo = {
+            tp: Change(outcome.before.value() if isinstance(outcome.before, Committed) else None, allow_rewind=True)
+            for tp, outcome in done.outcomes.items()
+        }
+        result = _edit(store, group, undo)
+
+        assert _verdicts(result) == {moved: Verdict.WRITTEN, created: Verdict.WRITTEN}
+        assert _offsets(store.fetch(group)) == {moved: 5}
+
+    # --- many groups ------------------------------------------------------------------------------
+
+    def test_many_groups_in_one_stream_of_edits_and_in_one_scan(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        names = [f"{group}-{n}" for n in range(self.many_groups)]
+        edits = (
+            GroupEdit(name, {TopicPartition(topic, p): Change(OffsetAndMetadata(n * 10 + p)) for p in range(4)})
+            for n, name in enumerate(names)
+        )
+
+        results = list(store.edit(edits))
+
+        assert sorted(r.group for r in results) == sorted(names)
+        assert {v for r in results for v in _verdicts(r).values()} == {Verdict.WRITTEN}
+        scanned = list(store.scan(iter(names)))
+        assert sorted(s.group for s in scanned) == sorted(names)
+        by_name = {s.group: s for s in scanned}
+        for n, name in enumerate(names):
+            assert by_name[name].error is None
+            assert dict(by_name[name].errors) == {}
+            assert _offsets(by_name[name].offsets) == {TopicPartition(topic, p): n * 10 + p for p in range(4)}
+        assert set(names) <= set(store.groups())
+
+    def test_one_groups_failure_does_not_stop_the_other_groups(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        tp = TopicPartition(topic, 0)
+        names = [f"{group}-{n}" for n in range(5)]
+        store.commit(names[2], {tp: OffsetAndMetadata(100)})
+
+        results = {
+            r.group: r for r in store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(7), ABSENT)}) for n in names)
+        }
+
+        assert {name: results[name].outcomes[tp].verdict for name in names} == {
+            names[0]: Verdict.WRITTEN,
+            names[1]: Verdict.WRITTEN,
+            names[2]: Verdict.FAILED,
+            names[3]: Verdict.WRITTEN,
+            names[4]: Verdict.WRITTEN,
+        }
+        assert _offset(_conflict(results[names[2]], tp).actual) == 100
+
+    def test_an_edit_of_nothing_has_no_outcomes(self, store: OffsetStore, group: str) -> None:
+        result = _edit(store, group, {})
+
+        assert result.group == group
+        assert dict(result.outcomes) == {}
+
+    def test_scan_answers_for_unknown_groups_too(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 0)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        scanned = {s.group: s for s in store.scan([f"{group}-unknown", group])}
+
+        assert set(scanned) == {group, f"{group}-unknown"}
+        assert _offsets(scanned[group].offsets) == {tp: 5}
+        unknown = scanned[f"{group}-unknown"]
+        assert (dict(unknown.offsets), dict(unknown.errors), unknown.error) == ({}, {}, None)
+
+    def test_scan_of_no_groups_is_empty(self, store: OffsetStore) -> None:
+        assert list(store.scan([])) == []
+
+    def test_scan_takes_its_groups_lazily(self, store: OffsetStore, group: str) -> None:
+        endless = (f"{group}-{n}" for n in itertools.count())
+
+        first = list(itertools.islice(store.scan(endless), 3))
+
+        assert len(first) == 3
+
+    def test_scan_and_fetch_agree(self, store: OffsetStore, group: str, topic: str) -> None:
+        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p, metadata=f"m{p}") for p in range(8)})
+
+        (scanned,) = store.scan([group])
+
+        assert dict(scanned.offsets) == dict(store.fetch(group))
+
+    # --- who the store is -------------------------------------------------------------------------
+
+    def test_the_identity_is_stable_and_says_how_it_is_known(self, store: OffsetStore) -> None:
+        identity = store.identity()
+
+        assert identity == store.identity()
+        assert identity.kind and identity.id and identity.how
+
+    def test_the_store_is_an_offset_store_with_a_uri(self, store: OffsetStore) -> None:
+        assert isinstance(store, OffsetStore)
+        assert ":" in store.uri
+
+    def test_errors_of_a_partial_failure_say_what_failed(self, store: OffsetStore, group: str, topic: str) -> None:
+        tp = TopicPartition(topic, 3)
+        store.commit(group, {tp: OffsetAndMetadata(5)})
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit(group, {tp: OffsetAndMetadata(4)})
+
+        assert group in str(caught.value)
+        error = caught.value.failures[tp]
+        assert isinstance(error, OffsetMgrError)
+        assert "5" in str(error) and "4" in str(error)
+
+
+def _edit(store: OffsetStore, group: str, changes: Mapping[TopicPartition, Change]) -> GroupEditResult:
+    (result,) = store.edit([GroupEdit(group, changes)])
+    return result
+
+
+def _verdicts(result: GroupEditResult) -> dict[TopicPartition, Verdict]:
+    return {tp: outcome.verdict for tp, outcome in result.outcomes.items()}
+
+
+def _committed(found: Offset | None) -> Committed:
+    assert isinstance(found, Committed), f"expected a commit, found {found!r}"
+    return found
+
+
+def _offset(found: Offset | None) -> int:
+    return _committed(found).offset
+
+
+def _offsets(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, int]:
+    return {tp: _offset(value) for tp, value in found.items()}
+
+
+def _conflict(result: GroupEditResult, tp: TopicPartition) -> Conflict:
+    error = result.outcomes[tp].error
+    assert isinstance(error, Conflict), f"expected a conflict, got {error!r}"
+    return error
