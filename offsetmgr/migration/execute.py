@@ -1,0 +1,250 @@
+"""Carrying out conditional writes under the journal: the one loop that apply, rollback and finalize share.
+
+    intent fsynced -> edit handed to the store -> outcome appended
+
+Edits are handed over as a lazy stream, so that the store keeps many groups in flight; intents of a batch share one
+fsync.  The memory this takes is that of the groups in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from offsetmgr.clock import Clock
+from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError
+from offsetmgr.migration.journal import Journal, Record
+from offsetmgr.migration.plan import Step
+from offsetmgr.migration.planner import batched
+from offsetmgr.migration.state import encode_partitions, encode_steps
+from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Guard, OffsetStore, Verdict
+
+BATCH_GROUPS = 100
+"""Groups whose intents share one fsync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be done to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
+
+    ``group`` is the plan's name of it (the journal's key), ``target_group`` its name in the store. ``resumed`` says
+    that an earlier run had begun: then a partition that already holds ``after`` was written by us.
+    """
+
+    group: str
+    target_group: str
+    steps: tuple[Step, ...]
+    guard: Guard
+    resumed: bool = False
+    allow_rewind: bool = False
+    keep_newer: bool = False
+    """Whether a partition that has moved beyond ``after`` meanwhile counts as done (it stays ahead)."""
+    force: bool = False
+    """Write whatever is there now: only ever by the user's own word."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What became of one group. ``written`` were changed by us, ``left`` needed or allowed no change (with the
+    reason), ``failed`` carry their error."""
+
+    group: str
+    target_group: str
+    written: tuple[TopicPartition, ...]
+    left: Mapping[TopicPartition, str]
+    failed: Mapping[TopicPartition, OffsetMgrError]
+    atomic: bool = True
+    how: str = ""
+
+    @property
+    def active_members(self) -> tuple[str, ...]:
+        """Members named by the coordinator where the group was refused because it is active."""
+        for error in self.failed.values():
+            if isinstance(error, GroupActive):
+                return error.members or ("a member that left before it could be named",)
+        return ()
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did. ``failed`` holds the outcomes of groups with failures, ``not_atomic`` counts groups written
+    without a lock, ``skipped`` those that an earlier run had settled."""
+
+    groups: int = 0
+    written: int = 0
+    left: int = 0
+    skipped: int = 0
+    not_atomic: int = 0
+    failed: dict[str, GroupOutcome] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def add(self, outcome: GroupOutcome) -> None:
+        self.groups += 1
+        self.written += len(outcome.written)
+        self.left += len(outcome.left)
+        self.not_atomic += bool(outcome.written) and not outcome.atomic
+        if outcome.failed:
+            self.failed[outcome.group] = outcome
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.interrupted
+
+
+@dataclass(slots=True)
+class Executor:
+    """Runs tasks against one store under one journal.
+
+    ``name`` prefixes the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is asked before each group:
+    once it says yes nothing new is begun, what is in flight ends and is recorded.
+    """
+
+    name: str
+    store: OffsetStore
+    journal: Journal
+    clock: Clock
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[GroupOutcome], None] = lambda _outcome: None
+    wait_empty_s: float = 0.0
+
+    def run(self, tasks: Iterable[Task]) -> Report:
+        """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed.
+
+        Raises only where the store as a whole or the journal cannot be used; what was done until then is recorded.
+        """
+        report = Report()
+        waiting: dict[str, Task] = {}
+        self.journal.append([{"kind": f"{self.name}-open"}])
+        last_pass = self.wait_empty_s <= 0
+        for outcome, task in self._pass(tasks, intents=True):
+            if outcome.active_members and not last_pass:
+                waiting[task.group] = task
+            else:
+                self._settle(report, outcome)
+        deadline = self.clock.monotonic() + self.wait_empty_s
+        while waiting and not self.stop():
+            self.clock.sleep(min(0.5, max(0.0, deadline - self.clock.monotonic())))
+            last_pass = self.clock.monotonic() >= deadline
+            for outcome, task in self._pass(list(waiting.values()), intents=False):
+                if last_pass or not outcome.active_members:
+                    del waiting[task.group]
+                    self._settle(report, outcome)
+        report.interrupted = self.stop()
+        if report.ok:
+            self.journal.append([{"kind": f"{self.name}-complete"}])
+        return report
+
+    def _settle(self, report: Report, outcome: GroupOutcome) -> None:
+        report.add(outcome)
+        self.progress(outcome)
+
+    def _pass(self, tasks: Iterable[Task], *, intents: bool) -> Iterator[tuple[GroupOutcome, Task]]:
+        in_flight: dict[str, Task] = {}
+        pending: list[Record] = []
+        guard = threading.Lock()
+
+        def edits() -> Iterator[GroupEdit]:
+            for batch in batched(tasks, BATCH_GROUPS):
+                if self.stop():
+                    return
+                with guard:
+                    records, pending[:] = list(pending), []
+                if intents:
+                    records += [self._intent(task) for task in batch if not task.resumed]
+                self.journal.append(records)
+                for task in batch:
+                    in_flight[task.target_group] = task
+                    yield _edit(task)
+
+        try:
+            for result in self.store.edit(edits()):
+                task = in_flight.pop(result.group)
+                outcome = judge(task, result)
+                with guard:
+                    pending.append(self._outcome(outcome))
+                yield outcome, task
+        finally:
+            self.journal.append(pending)
+
+    def _intent(self, task: Task) -> Record:
+        return {
+            "kind": f"{self.name}-intent",
+            "group": task.group,
+            "target_group": task.target_group,
+            "topics": encode_steps(task.steps),
+        }
+
+    def _outcome(self, outcome: GroupOutcome) -> Record:
+        record: Record = {
+            "kind": f"{self.name}-outcome",
+            "group": outcome.group,
+            "written": encode_partitions(outcome.written),
+            "left": encode_partitions(outcome.left),
+        }
+        if outcome.failed:
+            record["failed"] = [
+                [tp.topic, tp.partition, type(error).__name__, str(error)] for tp, error in outcome.failed.items()
+            ]
+        if not outcome.atomic:
+            record["not_atomic"] = outcome.how
+        return record
+
+
+def _edit(task: Task) -> GroupEdit:
+    changes = {
+        step.tp: Change(step.after, before_image(step.target), allow_rewind=_rewinds(step, task)) for step in task.steps
+    }
+    return GroupEdit(task.target_group, changes, task.guard)
+
+
+def _rewinds(step: Step, task: Task) -> bool:
+    return task.allow_rewind or step.action.value == "rewind"
+
+
+def before_image(value: OffsetAndMetadata | None) -> Offset:
+    """A journal's before-image as the condition of a write."""
+    return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
+
+
+def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
+    """What a store's answer means for a task that may have been begun before."""
+    written: list[TopicPartition] = []
+    left: dict[TopicPartition, str] = {}
+    failed: dict[TopicPartition, OffsetMgrError] = {}
+    for step in task.steps:
+        outcome = result.outcomes[step.tp]
+        if outcome.verdict is Verdict.WRITTEN:
+            written.append(step.tp)
+            continue
+        found = _found(outcome)
+        if outcome.verdict is Verdict.UNCHANGED or (found is not None and _holds(found, step.after)):
+            if task.resumed:
+                written.append(step.tp)  # the interrupted run wrote it, and could not record that
+            else:
+                left[step.tp] = "held the wanted value already"
+        elif task.keep_newer and step.after is not None and _beyond(found, step.after):
+            left[step.tp] = f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
+        else:
+            assert outcome.error is not None
+            failed[step.tp] = outcome.error
+    return GroupOutcome(task.group, task.target_group, tuple(written), left, failed, result.atomic, result.how)
+
+
+def _found(outcome: ChangeOutcome) -> Offset | None:
+    """What the partition holds instead of what was expected, where that is known."""
+    if isinstance(outcome.error, Conflict):
+        actual: Offset | None = outcome.error.actual
+        return actual
+    return None
+
+
+def _holds(found: Offset, after: OffsetAndMetadata | None) -> bool:
+    if after is None:
+        return isinstance(found, Absent)
+    return isinstance(found, Committed) and found.offset == after.offset
+
+
+def _beyond(found: Offset | None, after: OffsetAndMetadata) -> bool:
+    return isinstance(found, Committed) and found.offset > after.offset

@@ -1,0 +1,189 @@
+"""The journal of a plan: an append-only, fsynced record of intents and outcomes.
+
+Ordering contract: `append` returns only once its records are on the disk (fsync). An intent is appended *before* the
+store is written and carries the before-images; outcomes follow, and may be lost in a crash: an intent without an
+outcome is looked at again when the command is resumed.
+
+Every line is one JSON object with a sequence number and a CRC-32 of its own bytes. A torn last line, the mark of a
+crash in the middle of an append, is cut off when the journal is opened for writing; damage anywhere else is an error.
+One process at a time may hold a journal open for writing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from offsetmgr.clock import Clock
+from offsetmgr.errors import JournalError, UnknownVersion
+from offsetmgr.migration.planfile import fsync_folder
+
+VERSION = 1
+
+Record = dict[str, Any]
+"""One journal entry; ``kind`` says which: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
+undo-complete, finalized, delete-intent, delete-outcome."""
+
+
+def journal_path(plan: Path) -> Path:
+    """The journal of a plan stands beside it: ``plan.json`` -> ``plan.journal``."""
+    return plan.with_suffix(".journal") if plan.suffix == ".json" else plan.with_name(plan.name + ".journal")
+
+
+def _encode(number: int, now_ms: int, record: Record) -> bytes:
+    body = json.dumps({"n": number, "at": now_ms, **record}, ensure_ascii=False, separators=(",", ":")).encode()
+    return b'%s,"crc":"%08x"}\n' % (body[:-1], zlib.crc32(body[:-1]))
+
+
+def _decode(line: bytes) -> Record | None:
+    """The record of one line, None where the line is damaged or incomplete."""
+    body, mark, crc = line.rpartition(b',"crc":"')
+    if not mark or crc != b'%08x"}\n' % zlib.crc32(body):
+        return None
+    record: Record = json.loads(body + b"}")
+    return record
+
+
+def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
+    """Every record with its byte position, in order; a torn last line is left out.
+
+    Raises `JournalError` where a line before the last is damaged or missing, or the file cannot be read.
+    """
+    try:
+        with path.open("rb") as lines:
+            position, expected = 0, 0
+            damaged: int | None = None
+            for line in lines:
+                if damaged is not None:
+                    raise JournalError(f"journal {path}", f"damaged at byte {damaged}, before its end")
+                record = _decode(line)
+                if record is None:
+                    damaged = position
+                else:
+                    if record["n"] != expected:
+                        raise JournalError(f"journal {path}", f"record {expected} is missing at byte {position}")
+                    expected += 1
+                    yield position, record
+                position += len(line)
+    except OSError as error:
+        raise JournalError(f"journal {path}", error.strerror or str(error)) from error
+
+
+def record_at(path: Path, position: int) -> Record:
+    """The record that `read_journal` gave at this position."""
+    with path.open("rb") as lines:
+        lines.seek(position)
+        record = _decode(lines.readline())
+    if record is None:
+        raise JournalError(f"journal {path}", f"damaged at byte {position}")
+    return record
+
+
+class Journal:
+    """A journal held open for writing, by this process alone.
+
+    Safe to use from several threads: stores may pull edits, and so intents, from a thread of their own.
+    """
+
+    def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
+        self.path = path
+        self._plan = plan_sha256
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._next = 0
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        """Opens or creates the journal, takes its lock, cuts a torn last line.
+
+        Raises `JournalError` where another process holds it, it belongs to another plan, or it is damaged.
+        """
+        created = not self.path.exists()
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise JournalError(f"journal {self.path}", error.strerror or str(error)) from error
+        try:
+            self._take_lock()
+            if created:
+                fsync_folder(self.path.parent)
+            self._end = self._check()
+            os.ftruncate(self._fd, self._end)
+            if self._next == 0:
+                self.append([{"kind": "open", "journal": VERSION, "plan": self._plan}])
+        except BaseException:
+            os.close(self._fd)
+            raise
+        return self
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise JournalError(
+                f"journal {self.path}", "another process is working on this plan", "wait for it, or stop it"
+            ) from error
+
+    def _check(self) -> int:
+        """Reads the whole journal; gives the position behind its last good record."""
+        end = 0
+        for position, record in read_journal(self.path):
+            if self._next == 0:
+                check_opening(self.path, record, self._plan)
+            self._next += 1
+            end = position
+        if self._next == 0:
+            return 0
+        with self.path.open("rb") as lines:
+            lines.seek(end)
+            return end + len(lines.readline())
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Writes records and returns once they are on the disk. Raises `JournalError` (disk full, I/O error): then
+        nothing may be written to a store on the strength of these records."""
+        with self._lock:
+            now = self._clock.now_ms()
+            lines = [_encode(self._next + i, now, record) for i, record in enumerate(records)]
+            if not lines:
+                return
+            data = b"".join(lines)
+            try:
+                self._write(data)
+                os.fsync(self._fd)
+            except OSError as error:
+                os.ftruncate(self._fd, self._end)  # half a line must not come to stand before a whole one
+                raise JournalError(
+                    f"journal {self.path}", error.strerror or str(error), "make room, then run the same command again"
+                ) from error
+            self._next += len(lines)
+            self._end += len(data)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+
+def check_opening(path: Path, record: Record, plan_sha256: str) -> None:
+    """Raises where a journal's first record is not that of this plan's journal."""
+    if record.get("kind") != "open":
+        raise JournalError(f"journal {path}", "it does not begin with an opening record")
+    if record["journal"] != VERSION:
+        raise UnknownVersion(f"journal {path}", f"version {record['journal']} is not known here (known: {VERSION})")
+    if record["plan"] != plan_sha256:
+        raise JournalError(
+            f"journal {path}", "it belongs to another plan of the same name", "move it away, or use its own plan"
+        )

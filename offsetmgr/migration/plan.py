@@ -1,0 +1,235 @@
+"""What a migration plan *is*, and how one partition's step is decided: pure values, no I/O, no clock.
+
+A plan is frozen when it is made: `apply` writes exactly the offsets that stand in it, and only where the target still
+holds exactly what it held when the plan was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Guard
+
+
+class Action(StrEnum):
+    """What a plan does with one partition."""
+
+    COPY = "copy"
+    """Write the source's offset: the target has none, or a smaller one."""
+    REWIND = "rewind"
+    """Write the source's offset over a larger one, because the caller allowed it."""
+    SKIP_EQUAL = "skip-equal"
+    """The target holds this offset already."""
+    KEEP_NEWER = "keep-newer"
+    """The target is ahead and stays where it is."""
+    TARGET_ONLY = "target-only"
+    """Only the target has a commit here; it is left alone."""
+    REFUSE_REWIND = "refuse-rewind"
+    """The target is ahead, and the caller asked for the source's value without allowing a rewind."""
+    REFUSE_TOPIC_MISSING = "refuse-topic-missing"
+    REFUSE_PARTITION_MISSING = "refuse-partition-missing"
+    REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
+    """The source's offset lies outside what the partition's log holds; the note says what clamping would give."""
+    REFUSE_UNREADABLE = "refuse-unreadable"
+    """One side could not be read: never taken for absent, never turned into a write."""
+
+    @property
+    def writes(self) -> bool:
+        return self in (Action.COPY, Action.REWIND)
+
+    @property
+    def refuses(self) -> bool:
+        return self.value.startswith("refuse-")
+
+
+class Step(NamedTuple):
+    """One partition's part of a plan.
+
+    ``source`` and ``target`` are what the two stores held when the plan was made (None: no commit, or unreadable);
+    ``after`` is what the target shall hold (None where the step expects nothing of it).
+    """
+
+    tp: TopicPartition
+    action: Action
+    source: OffsetAndMetadata | None
+    target: OffsetAndMetadata | None
+    after: OffsetAndMetadata | None
+    note: str = ""
+
+
+class IfAhead(StrEnum):
+    """What to do where the target is ahead of the source."""
+
+    KEEP = "keep"
+    REFUSE = "refuse"
+    REWIND = "rewind"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the caller asked for. ``topics`` are topic patterns with optional partitions (``t``, ``a*``, ``t:0,1``)."""
+
+    if_ahead: IfAhead = IfAhead.KEEP
+    clamp: bool = False
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    """Group patterns; empty means all groups."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+    def wants_group(self, group: str) -> bool:
+        return not self.groups or any(fnmatchcase(group, pattern) for pattern in self.groups)
+
+    def wants(self, tp: TopicPartition) -> bool:
+        return not self.topics or any(_topic_matches(tp, pattern) for pattern in self.topics)
+
+    def target_group(self, group: str) -> str:
+        return self.rename.get(group, group)
+
+
+def _topic_matches(tp: TopicPartition, pattern: str) -> bool:
+    name, colon, numbers = pattern.partition(":")
+    if not fnmatchcase(tp.topic, name):
+        return False
+    return not colon or str(tp.partition) in (n.strip() for n in numbers.split(","))
+
+
+def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
+    """Raises `UsageError` where two groups would end up as one, which would mix their offsets."""
+    seen: dict[str, str] = {}
+    for group in groups:
+        new = rename.get(group, group)
+        if new in seen:
+            raise UsageError(
+                "rename", f"groups {seen[new]} and {group} would both become {new}", "give each a name of its own"
+            )
+        seen[new] = group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """The part of a plan that concerns one group.
+
+    ``guard`` is how its writes are protected, ``guard_note`` why, in words for the operator. ``old_members`` are the
+    live members of the source's (or target's) ZooKeeper registry, ``members`` those that the Kafka coordinator
+    named. ``error`` is set where the whole group could not be planned; then ``steps`` is empty.
+    """
+
+    group: str
+    target_group: str
+    steps: tuple[Step, ...]
+    guard: Guard = Guard.LOCK
+    guard_note: str = ""
+    old_members: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    state: str = ""
+    error: str = ""
+
+    def writes(self) -> list[Step]:
+        return [step for step in self.steps if step.action.writes]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One side of a plan: its URI (never with credentials) and what it was seen to be (rule 8)."""
+
+    uri: str
+    kind: str
+    id: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanHeader:
+    """What holds for the whole plan. Times are milliseconds since 1970 UTC."""
+
+    plan_id: str
+    created_at: int
+    source: Endpoint
+    target: Endpoint
+    options: PlanOptions
+    cluster_id: str | None
+    """Id of the Kafka cluster against which topics and log ranges were checked; None: not checked."""
+    retention_ms: int | None
+    """How long the target keeps offsets of a group that nobody starts; None: unknown or for ever."""
+    tool: str
+
+    @property
+    def expires_at(self) -> int | None:
+        """When offsets copied at the time of planning would expire if no consumer starts (facts: a migrated group
+        that nobody has started has a date of death)."""
+        return None if self.retention_ms is None else self.created_at + self.retention_ms
+
+
+class LogMissing(StrEnum):
+    """The cluster was asked, and this does not exist there."""
+
+    TOPIC = "the topic does not exist in the Kafka cluster"
+    PARTITION = "the partition does not exist in the Kafka cluster"
+
+
+def decide(
+    tp: TopicPartition,
+    source: Committed | OffsetMgrError | None,
+    target: Offset | OffsetMgrError,
+    log: LogRange | LogMissing | OffsetMgrError | None,
+    options: PlanOptions,
+) -> Step:
+    """The step for one partition.
+
+    ``source`` None means that only the target has a commit; ``log`` None means that no cluster was there to check
+    against. An error on either side is a refusal, never a write.
+    """
+    held = target.value() if isinstance(target, Committed) else None
+    if isinstance(target, OffsetMgrError):
+        wanted = source.value() if isinstance(source, Committed) else None
+        return Step(tp, Action.REFUSE_UNREADABLE, wanted, None, None, f"target: {target}")
+    if isinstance(source, OffsetMgrError):
+        return Step(tp, Action.REFUSE_UNREADABLE, None, held, None, f"source: {source}")
+    if source is None:
+        return Step(tp, Action.TARGET_ONLY, None, held, held)
+    wanted = source.value()
+    if isinstance(log, OffsetMgrError):
+        return Step(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
+    if isinstance(log, LogMissing):
+        action = Action.REFUSE_TOPIC_MISSING if log is LogMissing.TOPIC else Action.REFUSE_PARTITION_MISSING
+        return Step(tp, action, wanted, held, None, log.value)
+    note = ""
+    if log is not None and not log.start <= wanted.offset <= log.end:
+        clamped = min(max(wanted.offset, log.start), log.end)
+        edge = "the log start" if clamped == log.start else "the log end"
+        if not options.clamp:
+            note = f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
+            return Step(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, note)
+        note = f"clamped from {wanted.offset} to {clamped} ({edge})"
+        wanted = OffsetAndMetadata(clamped, wanted.metadata)
+    return _against_target(tp, source.value(), wanted, target, options, note)
+
+
+def _against_target(
+    tp: TopicPartition,
+    source: OffsetAndMetadata,
+    wanted: OffsetAndMetadata,
+    target: Offset,
+    options: PlanOptions,
+    note: str,
+) -> Step:
+    if isinstance(target, Absent):
+        return Step(tp, Action.COPY, source, None, wanted, note)
+    held = target.value()
+    if held.offset == wanted.offset:
+        return Step(tp, Action.SKIP_EQUAL, source, held, held, note)
+    if held.offset < wanted.offset:
+        return Step(tp, Action.COPY, source, held, wanted, note)
+    ahead = held.offset - wanted.offset
+    if options.if_ahead is IfAhead.REWIND:
+        return Step(tp, Action.REWIND, source, held, wanted, note or f"moves back by {ahead}")
+    if options.if_ahead is IfAhead.REFUSE:
+        why = f"would move back by {ahead}; --allow-rewind does it"
+        return Step(tp, Action.REFUSE_REWIND, source, held, None, why)
+    return Step(tp, Action.KEEP_NEWER, source, held, held, note or f"target is ahead by {ahead}")

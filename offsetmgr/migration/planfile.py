@@ -1,0 +1,318 @@
+"""A plan as a file: valid JSON, one group a line, hashed.
+
+Line layout, so that a plan of a million offsets is written and read as a stream and never held whole::
+
+    {"offsetmgr_plan": 1, "header": {...},
+    "groups": [
+    {...},
+    {...}
+    ],
+    "summary": {...}, "sha256": "..."}
+
+The hash covers every byte before it.  A plan that was edited, cut or reformatted is refused: it is frozen.
+Only this module knows the encoding; the journal uses its `encode_step` and `decode_step`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from offsetmgr.errors import PlanError, UnknownVersion
+from offsetmgr.migration.plan import (
+    Action,
+    Endpoint,
+    GroupPlan,
+    IfAhead,
+    PlanHeader,
+    PlanOptions,
+    Step,
+)
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Guard
+
+VERSION = 1
+_HEAD = b'{"offsetmgr_plan": '
+_GROUPS = b'"groups": [\n'
+_GROUPS_END = b"],\n"
+_HASH = b', "sha256": "'
+
+
+def encode_offset(value: OffsetAndMetadata | None) -> Any:
+    """An offset alone as a number, with anything else as an object, absent as null."""
+    if value is None:
+        return None
+    if not value.metadata and value.leader_epoch is None and value.commit_timestamp is None:
+        return value.offset
+    encoded: dict[str, Any] = {"offset": value.offset}
+    if value.metadata:
+        encoded["metadata"] = value.metadata
+    if value.leader_epoch is not None:
+        encoded["leader_epoch"] = value.leader_epoch
+    if value.commit_timestamp is not None:
+        encoded["commit_timestamp"] = value.commit_timestamp
+    return encoded
+
+
+def decode_offset(value: Any) -> OffsetAndMetadata | None:
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return OffsetAndMetadata(value)
+    return OffsetAndMetadata(
+        value["offset"], value.get("metadata", ""), value.get("leader_epoch"), value.get("commit_timestamp")
+    )
+
+
+def encode_step(step: Step) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"p": step.tp.partition, "action": step.action.value}
+    if step.source is not None:
+        encoded["source"] = encode_offset(step.source)
+    if step.target is not None:
+        encoded["target"] = encode_offset(step.target)
+    if step.after is not None:
+        encoded["after"] = encode_offset(step.after)
+    if step.note:
+        encoded["note"] = step.note
+    return encoded
+
+
+def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
+    return Step(
+        TopicPartition(topic, encoded["p"]),
+        Action(encoded["action"]),
+        decode_offset(encoded.get("source")),
+        decode_offset(encoded.get("target")),
+        decode_offset(encoded.get("after")),
+        encoded.get("note", ""),
+    )
+
+
+def _encode_group(plan: GroupPlan) -> bytes:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for step in plan.steps:
+        topics.setdefault(step.tp.topic, []).append(encode_step(step))
+    encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
+    for name in ("guard_note", "old_members", "members", "state", "error"):
+        if value := getattr(plan, name):
+            encoded[name] = value
+    encoded["topics"] = topics
+    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _decode_group(line: bytes) -> GroupPlan:
+    encoded = json.loads(line)
+    steps = tuple(decode_step(topic, step) for topic, steps in encoded["topics"].items() for step in steps)
+    return GroupPlan(
+        encoded["group"],
+        encoded["target_group"],
+        steps,
+        Guard(encoded["guard"]),
+        encoded.get("guard_note", ""),
+        tuple(encoded.get("old_members", ())),
+        tuple(encoded.get("members", ())),
+        encoded.get("state", ""),
+        encoded.get("error", ""),
+    )
+
+
+def _encode_header(header: PlanHeader) -> dict[str, Any]:
+    options = header.options
+    return {
+        "plan_id": header.plan_id,
+        "created_at": header.created_at,
+        "source": _encode_endpoint(header.source),
+        "target": _encode_endpoint(header.target),
+        "options": {
+            "if_ahead": options.if_ahead.value,
+            "clamp": options.clamp,
+            "topics": list(options.topics),
+            "groups": list(options.groups),
+            "rename": dict(options.rename),
+        },
+        "cluster_id": header.cluster_id,
+        "retention_ms": header.retention_ms,
+        "expires_at": header.expires_at,
+        "tool": header.tool,
+    }
+
+
+def _encode_endpoint(endpoint: Endpoint) -> dict[str, str]:
+    return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
+
+
+def _decode_header(encoded: Mapping[str, Any]) -> PlanHeader:
+    options = encoded["options"]
+    return PlanHeader(
+        encoded["plan_id"],
+        encoded["created_at"],
+        Endpoint(**encoded["source"]),
+        Endpoint(**encoded["target"]),
+        PlanOptions(
+            IfAhead(options["if_ahead"]),
+            options["clamp"],
+            tuple(options["topics"]),
+            tuple(options["groups"]),
+            dict(options["rename"]),
+        ),
+        encoded["cluster_id"],
+        encoded["retention_ms"],
+        encoded["tool"],
+    )
+
+
+class PlanSummary:
+    """Counts over a plan, gathered while it is written: groups, steps by action, groups in error or active."""
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.actions: Counter[str] = Counter()
+        self.failed_groups = 0
+        self.active_groups = 0
+        self.unlocked_groups = 0
+
+    def add(self, plan: GroupPlan) -> None:
+        self.groups += 1
+        self.failed_groups += bool(plan.error)
+        self.active_groups += bool(plan.members)
+        self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
+        self.actions.update(step.action.value for step in plan.steps)
+
+    @property
+    def writes(self) -> int:
+        return sum(n for action, n in self.actions.items() if Action(action).writes)
+
+    @property
+    def refused(self) -> int:
+        return sum(n for action, n in self.actions.items() if Action(action).refuses)
+
+    def encode(self) -> dict[str, Any]:
+        return {
+            "groups": self.groups,
+            "failed_groups": self.failed_groups,
+            "active_groups": self.active_groups,
+            "unlocked_groups": self.unlocked_groups,
+            "actions": dict(sorted(self.actions.items())),
+        }
+
+    @classmethod
+    def decode(cls, encoded: Mapping[str, Any]) -> PlanSummary:
+        summary = cls()
+        summary.groups = encoded["groups"]
+        summary.failed_groups = encoded["failed_groups"]
+        summary.active_groups = encoded["active_groups"]
+        summary.unlocked_groups = encoded["unlocked_groups"]
+        summary.actions = Counter(encoded["actions"])
+        return summary
+
+
+def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> tuple[PlanSummary, str]:
+    """Writes a plan as a stream, whole or not at all; gives back its summary and its hash.
+
+    Raises `PlanError` where the file exists already (a plan is never overwritten) or cannot be written.
+    """
+    if path.exists():
+        raise PlanError(f"plan {path}", "this file exists, and a plan is never overwritten", "choose another name")
+    summary = PlanSummary()
+    digest = hashlib.sha256()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as out:
+
+            def put(data: bytes) -> None:
+                digest.update(data)
+                out.write(data)
+
+            put(_HEAD + str(VERSION).encode() + b', "header": ')
+            put(json.dumps(_encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
+            between = b""
+            for group in groups:
+                put(between + _encode_group(group))
+                between = b",\n"
+                summary.add(group)
+            put((b"\n" if summary.groups else b"") + _GROUPS_END)
+            put(b'"summary": ' + json.dumps(summary.encode()).encode())
+            out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(part, path)  # unlike a rename, fails where somebody else made the file meanwhile
+    except OSError as error:
+        raise PlanError(f"plan {path}", error.strerror or str(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+    return summary, digest.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes a created or renamed file's *name* durable, which its own fsync does not."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class PlanFile:
+    """A plan on disk, checked against its hash when opened, then read group by group as often as needed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `PlanError` where the file is missing, damaged or was edited, `UnknownVersion` for another version."""
+        self.path = path
+        try:
+            with path.open("rb") as lines:
+                self.header, self.sha256, self.summary = self._check(lines)
+        except OSError as error:
+            raise PlanError(f"plan {path}", error.strerror or str(error)) from error
+
+    def _check(self, lines: Iterable[bytes]) -> tuple[PlanHeader, str, PlanSummary]:
+        digest = hashlib.sha256()
+        first = last = b""
+        for number, line in enumerate(lines):
+            if number == 0:
+                first = line
+                self._check_version(first)
+            digest.update(last)
+            last = line
+        head, found, claimed = last.rpartition(_HASH)
+        digest.update(head)
+        if not found or claimed.rstrip() != digest.hexdigest().encode() + b'"}':
+            raise PlanError(
+                f"plan {self.path}", "its hash does not match: the file was changed or cut", "make a new plan"
+            )
+        header = json.loads(first.rstrip().removesuffix(b",") + b"}")["header"]
+        summary = json.loads(b"{" + head + b"}")["summary"]
+        return _decode_header(header), digest.hexdigest(), PlanSummary.decode(summary)
+
+    def _check_version(self, first: bytes) -> None:
+        if not first.startswith(_HEAD):
+            raise PlanError(f"plan {self.path}", "this is not a plan of offsetmgr")
+        version = first[len(_HEAD) :].partition(b",")[0].decode(errors="replace")
+        if version != str(VERSION):
+            raise UnknownVersion(f"plan {self.path}", f"version {version[:20]} is not known here (known: {VERSION})")
+
+    def groups(self) -> Iterator[GroupPlan]:
+        """The plan's groups, one at a time, in the file's order."""
+        for _position, group in self.positioned_groups():
+            yield group
+
+    def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
+        """As `groups`, each with its place in the file, for `group_at`."""
+        with self.path.open("rb") as lines:
+            lines.readline()
+            position = lines.tell() + len(lines.readline())
+            for line in lines:
+                if line == _GROUPS_END:
+                    return
+                yield position, _decode_group(line.rstrip().removesuffix(b","))
+                position += len(line)
+
+    def group_at(self, position: int) -> GroupPlan:
+        with self.path.open("rb") as lines:
+            lines.seek(position)
+            return _decode_group(lines.readline().rstrip().removesuffix(b","))

@@ -1,0 +1,74 @@
+"""Rolling a plan back: before-images restored, what was created removed.
+
+A partition is touched only where it still holds what apply wrote. One that holds neither that nor the before-image
+has been used since: it is refused, unless ``force`` says otherwise.  Once the group was cut over, before-images would
+rewind it: then rolling back is a plan in the other direction, and `rollback` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offsetmgr.errors import GateRefused, JournalError
+from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.execute import Executor, Report, Task
+from offsetmgr.migration.plan import Action, GroupPlan, IfAhead, PlanOptions, Step
+from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.state import MigrationState
+
+
+def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
+    """Undoes what the journal says was written, or goes on where an earlier rollback stopped.
+
+    ``force`` restores before-images even where the value has changed since. Raises `JournalError` where nothing was
+    applied, `GateRefused` after the plan was finalized (make the reverse plan instead), `PlanError` for another cluster.
+    """
+    check_endpoint("target", plan.header.target, executor.store)
+    if not state.apply.intents:
+        raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
+    if state.finalized_at is not None:
+        raise GateRefused(
+            f"rollback of {plan.path}",
+            "the plan was finalized: its before-images would rewind groups that consume from the target now",
+            "use --reverse-plan FILE: it plans the way back with the offsets of today",
+        )
+    skipped = 0
+
+    def tasks() -> Iterator[Task]:
+        nonlocal skipped
+        for group in plan.groups():
+            if group.group in state.undo.settled:
+                skipped += 1
+            elif task := _task(group, state, force):
+                yield task
+
+    report = executor.run(tasks())
+    report.skipped = skipped
+    return report
+
+
+def _task(group: GroupPlan, state: MigrationState, force: bool) -> Task | None:
+    _written, left = state.settled_partitions(state.apply, group.group)
+    begun = group.group in state.undo.intents
+    if begun:
+        undone, kept = state.settled_partitions(state.undo, group.group)
+        left = left | undone | kept
+    steps = [
+        Step(step.tp, Action.REWIND, None, step.after, step.target)
+        for step in state.intended(state.apply, group.group)
+        if step.tp not in left
+    ]
+    if not steps:
+        return None
+    return Task(
+        group.group, group.target_group, tuple(steps), group.guard, resumed=begun, allow_rewind=True, force=force
+    )
+
+
+def reverse_options(plan: PlanFile) -> PlanOptions:
+    """The options of a plan that leads back: the same groups under their old names, the same topics, and nothing
+    that would move a group backwards."""
+    options = plan.header.options
+    back = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
+    groups = tuple(group.target_group for group in plan.groups() if not group.error)
+    return PlanOptions(IfAhead.KEEP, options.clamp, options.topics, groups, back)

@@ -1,0 +1,121 @@
+"""Where a migration stands, read from its journal: what is settled, what was begun, what is left.
+
+Memory grows with the groups (a few numbers each), never with the offsets: a group's intent is read again from its
+place in the journal when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offsetmgr.errors import JournalError
+from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
+from offsetmgr.migration.plan import Step
+from offsetmgr.migration.planfile import decode_step, encode_step
+from offsetmgr.model import TopicPartition
+
+
+def encode_steps(steps: Iterable[Step]) -> dict[str, list[dict[str, Any]]]:
+    """Steps as an intent carries them: by topic, each with the before-image (``target``) and the value to write."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for step in steps:
+        topics.setdefault(step.tp.topic, []).append(encode_step(step._replace(source=None, note="")))
+    return topics
+
+
+def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[Step]:
+    return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics
+
+
+def decode_partitions(encoded: Mapping[str, list[int]]) -> set[TopicPartition]:
+    return {TopicPartition(topic, p) for topic, numbers in encoded.items() for p in numbers}
+
+
+@dataclass(slots=True)
+class WorkState:
+    """One kind of work (apply, undo, or delete) over the groups of a plan, as far as the journal tells.
+
+    ``intents`` and ``outcomes`` hold the positions of each group's records; ``settled`` the groups with nothing left
+    to do.
+    """
+
+    opened: bool = False
+    complete: bool = False
+    intents: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, list[int]] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+
+    def take(self, step: str, position: int, record: Record) -> None:
+        if step == "open":
+            self.opened, self.complete = True, False
+        elif step == "complete":
+            self.complete = True
+        elif step == "intent":
+            self.intents.setdefault(record["group"], position)
+        elif step == "outcome":
+            self.outcomes.setdefault(record["group"], []).append(position)
+            if record.get("failed"):
+                self.settled.discard(record["group"])
+            else:
+                self.settled.add(record["group"])
+
+
+@dataclass(slots=True)
+class MigrationState:
+    """Everything that a journal tells, by kind of work. A plan without a journal has an empty state."""
+
+    path: Path
+    apply: WorkState = field(default_factory=WorkState)
+    undo: WorkState = field(default_factory=WorkState)
+    delete: WorkState = field(default_factory=WorkState)
+    finalized_at: int | None = None
+    last_at: int | None = None
+
+    @classmethod
+    def read(cls, path: Path, plan_sha256: str) -> MigrationState:
+        """Raises `JournalError` for a damaged journal or one of another plan."""
+        state = cls(path)
+        if not path.exists():
+            return state
+        work = {"apply": state.apply, "undo": state.undo, "delete": state.delete}
+        for position, record in read_journal(path):
+            if position == 0:
+                check_opening(path, record, plan_sha256)
+                continue
+            state.last_at = record["at"]
+            name, _, step = record["kind"].partition("-")
+            if name in work and step:
+                work[name].take(step, position, record)
+            elif record["kind"] == "finalized":
+                state.finalized_at = record["at"]
+            else:
+                raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
+        return state
+
+    def intended(self, work: WorkState, group: str) -> list[Step]:
+        """The steps of a group's first intent: its before-images are the true ones, whatever was retried later."""
+        position = work.intents.get(group)
+        return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
+
+    def outcomes(self, work: WorkState, group: str) -> Iterator[Record]:
+        for position in work.outcomes.get(group, ()):
+            yield record_at(self.path, position)
+
+    def settled_partitions(self, work: WorkState, group: str) -> tuple[set[TopicPartition], set[TopicPartition]]:
+        """Partitions of a group whose outcome is final: those that we wrote, and those left as they were."""
+        written: set[TopicPartition] = set()
+        left: set[TopicPartition] = set()
+        for record in self.outcomes(work, group):
+            written |= decode_partitions(record.get("written", {}))
+            left |= decode_partitions(record.get("left", {}))
+        return written, left - written

@@ -1,0 +1,260 @@
+"""Verifying a migration: a fresh read of both sides, over the union of what was expected and what is there.
+
+A verdict says how it is known (rule 11): *seen* (both values were read), *inferred*, or *unknown*, which never passes.
+The source is read before the target, so that a consumer that commits to both, Kafka first, never looks behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.plan import Action, GroupPlan, Step
+from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.planner import BATCH_GROUPS, LogKnowledge, batched
+from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+
+class Evidence(StrEnum):
+    """How a verdict is known."""
+
+    SEEN = "seen"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+
+
+class Status(StrEnum):
+    """What a fresh read says of one partition."""
+
+    EQUAL = "equal"
+    PROGRESS = "progress"
+    """The target moved forward since, and not beyond the log's end."""
+    NEW_IN_TARGET = "new-in-target"
+    """Committed in the target since the plan; the source never had it."""
+    SOURCE_GONE = "source-gone"
+    """The target holds what was expected; the source no longer holds it."""
+    MISSING = "missing"
+    BEHIND = "behind"
+    NOT_REWOUND = "not-rewound"
+    BEYOND_LOG_END = "beyond-log-end"
+    SOURCE_AHEAD = "source-ahead"
+    """The source moved on after the copy: whoever started from the target now would repeat."""
+    SOURCE_REWOUND = "source-rewound"
+    NOT_IN_PLAN = "not-in-plan"
+    REFUSED = "refused"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+
+    @property
+    def ok(self) -> bool:
+        return self in (Status.EQUAL, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionVerdict:
+    """The verdict on one partition, with the offsets behind it (None: no commit, or not known)."""
+
+    group: str
+    target_group: str
+    tp: TopicPartition | None
+    """None where the verdict is on the whole group."""
+    status: Status
+    evidence: Evidence
+    expected: int | None = None
+    source: int | None = None
+    target: int | None = None
+    log_end: int | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class VerifySummary:
+    """Counts by status; ``ok`` only if every partition passed. An empty migration proves nothing, and says so."""
+
+    counts: Counter[Status] = field(default_factory=Counter)
+    groups: int = 0
+
+    def add(self, verdict: PartitionVerdict) -> None:
+        self.counts[verdict.status] += 1
+
+    @property
+    def ok(self) -> bool:
+        return all(status.ok for status in self.counts)
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Compares a plan with what its two stores hold now. Reads only."""
+
+    plan: PlanFile
+    source: OffsetStore
+    target: OffsetStore
+    cluster: Cluster | None = None
+    summary: VerifySummary = field(default_factory=VerifySummary)
+
+    def verdicts(self) -> Iterator[PartitionVerdict]:
+        """One verdict a partition, lazily; the summary is complete when the iterator ends.
+
+        Raises `PlanError` where a store is not the planned one.
+        """
+        check_endpoint("source", self.plan.header.source, self.source)
+        check_endpoint("target", self.plan.header.target, self.target)
+        log = LogKnowledge(self.cluster)
+        planned: set[str] = set()
+        existing = set(self.target.groups())
+        for batch in batched(self.plan.groups(), BATCH_GROUPS):
+            planned.update(group.group for group in batch)
+            yield from self._batch(batch, existing, log)
+        options = self.plan.header.options
+        late = (g for g in self.source.groups() if g not in planned and options.wants_group(g))
+        for names in batched(late, BATCH_GROUPS):
+            plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
+            yield from self._batch(plans, existing, log)
+
+    def _batch(self, batch: list[GroupPlan], existing: set[str], log: LogKnowledge) -> Iterator[PartitionVerdict]:
+        sources = {found.group: found for found in self.source.scan(group.group for group in batch)}
+        known = [group.target_group for group in batch if group.target_group in existing]
+        targets = {found.group: found for found in self.target.scan(known)} if known else {}
+        self._learn(log, batch, targets)
+        for group in batch:
+            self.summary.groups += 1
+            target = targets.get(group.target_group, GroupOffsets(group.target_group, {}))
+            for verdict in self._group(group, sources[group.group], target, log):
+                self.summary.add(verdict)
+                yield verdict
+
+    def _learn(self, log: LogKnowledge, batch: list[GroupPlan], targets: Mapping[str, GroupOffsets]) -> None:
+        """Log ends are asked only for partitions that moved: an equal one needs none. The ends are read after the
+        offsets, so a commit is never taken to be beyond an end that was read before it."""
+        moved: set[TopicPartition] = set()
+        for group in batch:
+            target = targets.get(group.target_group)
+            if target is None:
+                continue
+            expected = {step.tp: step.after.offset for step in group.steps if step.after is not None}
+            moved.update(tp for tp, found in target.offsets.items() if expected.get(tp) != found.offset)
+        log.learn(moved)
+
+    def _group(
+        self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge
+    ) -> Iterator[PartitionVerdict]:
+        if failed := source.error or target.error:
+            yield PartitionVerdict(
+                plan.group, plan.target_group, None, Status.UNREADABLE, Evidence.UNKNOWN, detail=str(failed)
+            )
+            return
+        if plan.error:
+            yield PartitionVerdict(
+                plan.group,
+                plan.target_group,
+                None,
+                Status.REFUSED,
+                Evidence.SEEN,
+                detail=f"could not be planned: {plan.error}",
+            )
+        steps = {step.tp: step for step in plan.steps}
+        for tp in self._union(steps, source, target):
+            yield self._partition(plan, tp, steps.get(tp), source, target, log)
+
+    def _union(
+        self, steps: Iterable[TopicPartition], source: GroupOffsets, target: GroupOffsets
+    ) -> list[TopicPartition]:
+        wants = self.plan.header.options.wants
+        found = {*source.offsets, *source.errors, *target.offsets, *target.errors}
+        return sorted({*steps, *(tp for tp in found if wants(tp))})
+
+    def _partition(
+        self,
+        plan: GroupPlan,
+        tp: TopicPartition,
+        step: Step | None,
+        source: GroupOffsets,
+        target: GroupOffsets,
+        log: LogKnowledge,
+    ) -> PartitionVerdict:
+        there, here = source.offsets.get(tp), target.offsets.get(tp)
+        if unreadable := source.errors.get(tp) or target.errors.get(tp):
+            status, evidence, detail = Status.UNREADABLE, Evidence.UNKNOWN, str(unreadable)
+        elif step is None:
+            status, evidence, detail = _unplanned(there, here)
+        else:
+            status, evidence, detail = judge(step, there, here, log.end(tp))
+        return PartitionVerdict(
+            plan.group,
+            plan.target_group,
+            tp,
+            status,
+            evidence,
+            step.after.offset if step and step.after else None,
+            there.offset if there else None,
+            here.offset if here else None,
+            log.end(tp),
+            detail,
+        )
+
+
+_Judgement = tuple[Status, Evidence, str]
+
+
+def _unplanned(there: Committed | None, here: Committed | None) -> _Judgement:
+    if there is None:
+        return Status.NEW_IN_TARGET, Evidence.SEEN, "committed in the target since the plan"
+    if here is not None and here.offset >= there.offset:
+        return Status.PROGRESS, Evidence.SEEN, "not in the plan; the target is not behind the source"
+    return Status.NOT_IN_PLAN, Evidence.SEEN, "committed in the source since the plan; make a new plan for it"
+
+
+def judge(step: Step, there: Committed | None, here: Committed | None, log_end: int | None) -> _Judgement:
+    """The verdict on a planned partition: ``there`` is what the source holds now, ``here`` what the target holds."""
+    if step.action.refuses:
+        if there is not None and here is not None and there.offset == here.offset:
+            return Status.EQUAL, Evidence.SEEN, "the plan refused it; source and target agree now"
+        return Status.REFUSED, Evidence.SEEN, f"the plan refused it: {step.note}"
+    if step.after is None:
+        return Status.UNKNOWN, Evidence.UNKNOWN, "the plan expects nothing here"
+    if here is None:
+        return Status.MISSING, Evidence.SEEN, "the target has no commit"
+    expected = step.after.offset
+    if here.offset < expected:
+        return Status.BEHIND, Evidence.SEEN, f"behind what was planned by {expected - here.offset}"
+    if here.offset > expected:
+        moved = _moved_on(step, here.offset, log_end)
+        if not moved[0].ok:
+            return moved
+    else:
+        moved = (Status.EQUAL, Evidence.SEEN, "")
+    return _against_source(step, there, here, moved)
+
+
+def _moved_on(step: Step, offset: int, log_end: int | None) -> _Judgement:
+    assert step.after is not None
+    if step.action is Action.REWIND and step.target is not None and offset == step.target.offset:
+        return Status.NOT_REWOUND, Evidence.SEEN, "still at its value before the plan"
+    if log_end is None:
+        return Status.UNKNOWN, Evidence.UNKNOWN, "moved forward, but the log's end is not known"
+    if offset > log_end:
+        return Status.BEYOND_LOG_END, Evidence.SEEN, f"beyond the log end by {offset - log_end}"
+    return Status.PROGRESS, Evidence.SEEN, f"moved forward by {offset - step.after.offset}"
+
+
+def _against_source(step: Step, there: Committed | None, here: Committed, so_far: _Judgement) -> _Judgement:
+    if step.source is None:
+        return so_far
+    if there is None:
+        return Status.SOURCE_GONE, Evidence.SEEN, "the source no longer holds it"
+    if there.offset > here.offset and there.offset != step.source.offset:
+        behind = there.offset - here.offset
+        return (
+            Status.SOURCE_AHEAD,
+            Evidence.SEEN,
+            f"the source moved on after the plan; starting from the target would repeat {behind}",
+        )
+    if there.offset < step.source.offset:
+        back = step.source.offset - there.offset
+        return Status.SOURCE_REWOUND, Evidence.SEEN, f"the source was moved back by {back} after the plan"
+    return so_far

@@ -1,0 +1,101 @@
+"""`MemoryStore`: an `OffsetStore` in a dict, for tests of code that only needs *a* store (never in place of a server
+whose behaviour is in question)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError, RewindRefused
+from offsetmgr.model import ABSENT, Absent, Committed, Offset, TopicPartition
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    StoreBase,
+    StoreIdentity,
+    Verdict,
+    same_value,
+)
+
+
+@dataclass
+class MemoryStore(StoreBase):
+    """Committed offsets in ``data[group][partition]``; ``active`` names groups with members, which refuse edits;
+    ``broken`` maps groups or (group, partition) pairs to the error that reading them gives."""
+
+    id: str = "memory"
+    kind: str = "memory"
+    conditional: str = "version"
+    data: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    active: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    broken: dict[str | tuple[str, TopicPartition], OffsetMgrError] = field(default_factory=dict)
+
+    @property
+    def uri(self) -> str:
+        return f"memory:{self.id}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional=self.conditional)
+
+    def identity(self) -> StoreIdentity:
+        return StoreIdentity(self.kind, self.id, "given to the constructor")
+
+    def groups(self) -> Iterator[str]:
+        return iter(list(self.data))
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        found = self.data.get(group, {})
+        if partitions is None:
+            return dict(found)
+        return {tp: found.get(tp, ABSENT) for tp in partitions}
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        for group in groups:
+            if group in self.broken:
+                yield GroupOffsets(group, {}, error=self.broken[group])
+                continue
+            found = self.data.get(group, {})
+            errors = {tp: self.broken[group, tp] for tp in found if (group, tp) in self.broken}
+            yield GroupOffsets(group, {tp: c for tp, c in found.items() if tp not in errors}, errors)
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        for edit in edits:
+            yield GroupEditResult(
+                edit.group, {tp: self._change(edit.group, tp, change) for tp, change in edit.changes.items()}
+            )
+
+    def _change(self, group: str, tp: TopicPartition, change: Change) -> ChangeOutcome:
+        what = f"{group} {tp}"
+        before: Offset = self.data.get(group, {}).get(tp, ABSENT)
+        if members := self.active.get(group):
+            error = GroupActive(f"group {group}", "it has active members", members=members)
+            return ChangeOutcome(Verdict.FAILED, None, error)
+        if broken := self.broken.get(group) or self.broken.get((group, tp)):
+            return ChangeOutcome(Verdict.FAILED, None, broken)
+        if change.expected is not None and not self._expected(change.expected, before):
+            return ChangeOutcome(Verdict.FAILED, before, Conflict(what, "holds another value", actual=before))
+        if same_value(before, change.after, self.capabilities):
+            return ChangeOutcome(Verdict.UNCHANGED, before)
+        if change.after is None:
+            del self.data[group][tp]
+            return ChangeOutcome(Verdict.WRITTEN, before)
+        if isinstance(before, Committed) and change.after.offset < before.offset and not change.allow_rewind:
+            return ChangeOutcome(Verdict.FAILED, before, RewindRefused(what, f"{before.offset} is ahead"))
+        version = (before.version or 0) + 1 if isinstance(before, Committed) else 0
+        value = change.after
+        self.data.setdefault(group, {})[tp] = Committed(value.offset, value.metadata, value.leader_epoch, None, version)
+        return ChangeOutcome(Verdict.WRITTEN, before)
+
+    def _expected(self, expected: Offset, found: Offset) -> bool:
+        if isinstance(expected, Absent) or isinstance(found, Absent):
+            return isinstance(expected, Absent) and isinstance(found, Absent)
+        same = expected.offset == found.offset
+        return same and (expected.version is None or expected.version == found.version)
+
+    def close(self) -> None:
+        """Nothing is held open."""
