@@ -1,3 +1,55 @@
-"""offsetmgr: where is each consumer group, and how to move that answer without losing or repeating work."""
+"""offsetmgr: where is each consumer group, and how to move that answer without losing or repeating work.
+
+The public API is what ``__all__`` names; each name is imported when it is first used, so ``import offsetmgr`` is quick.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from offsetmgr import errors as errors
+    from offsetmgr.config import ConnectionConfig as ConnectionConfig
+    from offsetmgr.errors import OffsetMgrError as OffsetMgrError
+    from offsetmgr.model import ABSENT as ABSENT
+    from offsetmgr.model import Absent as Absent
+    from offsetmgr.model import Committed as Committed
+    from offsetmgr.model import OffsetAndMetadata as OffsetAndMetadata
+    from offsetmgr.model import TopicPartition as TopicPartition
+    from offsetmgr.stores.uri import open_store as open_store
+
+_HOME: Final = {
+    "ABSENT": "offsetmgr.model",
+    "Absent": "offsetmgr.model",
+    "Committed": "offsetmgr.model",
+    "ConnectionConfig": "offsetmgr.config",
+    "OffsetAndMetadata": "offsetmgr.model",
+    "OffsetMgrError": "offsetmgr.errors",
+    "TopicPartition": "offsetmgr.model",
+    "open_store": "offsetmgr.stores.uri",
+}
+
+__all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
+    "ABSENT",
+    "Absent",
+    "Committed",
+    "OffsetAndMetadata",
+    "TopicPartition",
+    "ConnectionConfig",
+    "open_store",
+    "OffsetMgrError",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("offsetmgr.errors")
+    if name not in _HOME:
+        raise AttributeError(f"module 'offsetmgr' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,130 @@
+"""The entry point ``offsetmgr``: the list of command groups, and what happens when one of them fails.
+
+A group's module is imported only when one of its commands is asked for, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, report
+from offsetmgr.errors import UnsupportedOperation
+
+REGISTRY: Final[dict[str, tuple[str, str]]] = {
+    "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
+    "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, set, reset, export, import, diff, lag, delete."),
+    "migrate": ("offsetmgr.cli.migrate:app", "Move groups between stores: plan, apply, verify, finalize, rollback."),
+    "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
+    "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
+}
+"""Command group -> (where its typer app is, one line of help)."""
+
+EPILOG: Final = (
+    "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
+    "--debug, anywhere, adds the traceback to an error. "
+    "Settings: flags, over OFFSETMGR_* variables, over the config file's context "
+    "($OFFSETMGR_CONFIG, or offsetmgr/config.toml under $XDG_CONFIG_HOME)."
+)
+
+
+class LazyGroup(TyperGroup):
+    """Command groups that are imported when asked for; the list of them needs no import."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer hands it over
+        return list(REGISTRY)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        if cmd_name not in REGISTRY:
+            return None
+        module_name, _, attribute = REGISTRY[cmd_name][0].partition(":")
+        try:
+            module = import_module(module_name)
+        except ModuleNotFoundError as missing:
+            if missing.name != module_name:
+                raise
+            raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
+        command = typer.main.get_command(getattr(module, attribute))
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in REGISTRY.items()])
+
+
+root = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EPILOG)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"offsetmgr {version('offsetmgr')}")
+        raise typer.Exit
+
+
+@root.callback()
+def offsetmgr(
+    show_version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Where is each consumer group, and how to move that answer without losing or repeating work."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line and gives its exit code; everything that went wrong has been printed."""
+    arguments, debug = _take_debug(arguments)
+    try:
+        command = typer.main.get_command(root)
+        with command.make_context("offsetmgr", list(arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return done.exit_code
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE
+    except SystemExit:
+        raise
+    except BaseException as error:  # this is the one place where everything ends
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text itself
+            print(getattr(error, "format_message", lambda: "")(), file=sys.stderr)
+            return 2
+        if isinstance(error, typer.Abort):
+            return report(KeyboardInterrupt(), debug=debug)
+        return report(error, debug=debug)
+    return 0
+
+
+def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """The arguments without ``--debug``, which every command understands without declaring it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [a for a in arguments[:end] if a != "--debug"]
+    return [*kept, *arguments[end:]], len(kept) != end
+
+
+def _forget_stdout() -> None:
+    """Points stdout at nothing, so that the interpreter's last flush does not complain about the closed pipe."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """What the console script calls."""
+    code = FAILED
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        code = BROKEN_PIPE
+    sys.exit(code)

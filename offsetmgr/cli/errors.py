@@ -1,0 +1,73 @@
+"""How failures reach people: one line that says what and why, one that says what to do, and the exit code.
+
+The only place that turns exceptions into text and exit codes: 0 done; 1 failed, partly failed, or a check found a
+difference; 2 wrong usage; 130 interrupted. Tracebacks are for ``--debug`` alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Final
+
+from offsetmgr.errors import OffsetMgrError, PartialFailure, UsageError
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+"""What a shell reports of a process that SIGPIPE ended: 128 + 13."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of something; ``left`` says what was not done and how to go on."""
+
+    def __init__(self, left: str) -> None:
+        super().__init__(left)
+        self.left = left
+
+
+def report(error: BaseException, *, debug: bool = False) -> int:
+    """Writes ``error`` to stderr as people should see it, and gives the exit code that goes with it."""
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        left = error.left if isinstance(error, Interrupted) else "what was under way may be half done"
+        _line(f"interrupted: {left}")
+        return INTERRUPTED
+    if isinstance(error, OffsetMgrError):
+        return _report_ours(error)
+    if (message := _command_line_message(error)) is not None:
+        _line(f"error: {message}")
+        _line("hint: see --help")
+        return USAGE
+    _line(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
+    _line("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
+    return FAILED
+
+
+def _report_ours(error: OffsetMgrError) -> int:
+    _line(f"error: {_one_line(str(error))}")
+    if isinstance(error, PartialFailure):
+        for partition, failure in sorted(error.failures.items()):
+            _line(f"  {partition}: {_one_line(str(failure))}")
+    if error.hint:
+        _line(f"hint: {_one_line(error.hint)}")
+    return USAGE if isinstance(error, UsageError) else FAILED
+
+
+def _command_line_message(error: BaseException) -> str | None:
+    """The text of an error that the option parser raised.
+
+    Told by its shape, because typer carries a copy of click of its own in some versions and not in others.
+    """
+    format_message = getattr(error, "format_message", None)
+    return _one_line(format_message()) if callable(format_message) else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _line(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,193 @@
+"""Stores as URIs: what they look like, and `open_store`, the one place that knows every concrete store.
+
+Concrete stores are imported when one is opened, so that reading a URI costs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import InvalidUri, UnsupportedOperation
+from offsetmgr.stores.base import OffsetStore
+
+EXAMPLES: Final = "zookeeper://h1:2181,h2:2181/chroot, kafka://h1:9092, dual:NAME, file:offsets.avro"
+_OPTIONS: Final = {
+    "zookeeper": {"layout", "root"},
+    "kafka": set[str](),
+    "manager": set[str](),
+    "dual": {"primary", "secondary"},
+    "file": {"format", "group"},
+}
+_LAYOUTS: Final = ("0.8", "0.7", "storm")
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUri:
+    """A store URI taken apart: ``address`` is ``h1:p1,h2:p2`` (or a file's path, or a dual store's name),
+    ``path`` ZooKeeper's chroot with its leading slash, or nothing."""
+
+    kind: str
+    address: str
+    path: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def parse_uri(uri: str) -> StoreUri:
+    """Takes a store URI apart. Raises `InvalidUri` naming the part that is wrong, without showing credentials."""
+    shown = redact(uri)
+    kind, colon, rest = uri.partition(":")
+    if not colon or kind not in _OPTIONS:
+        raise InvalidUri(f"store {shown!r}", f"unknown kind {kind!r}" if colon else "no kind", f"as in {EXAMPLES}")
+    body, _, query = rest.partition("?")
+    if kind == "file" and body.startswith("///"):
+        body = body[2:]
+    options = _parse_options(shown, kind, query)
+    if kind in ("file", "dual"):
+        return _without_servers(shown, kind, body, options)
+    if not body.startswith("//"):
+        raise InvalidUri(f"store {shown!r}", f"{kind}: must be followed by //HOST:PORT", f"as in {EXAMPLES}")
+    if "@" in body:
+        raise InvalidUri(
+            f"store {shown!r}",
+            "credentials do not belong in a URI",
+            "put them in the file of --command-config (zookeeper.auth=digest:USER:PASSWORD for ZooKeeper)",
+        )
+    address, slash, path = body[2:].partition("/")
+    _check_hosts(shown, kind, address)
+    path = f"/{path}".rstrip("/") if slash else ""
+    if path and kind != "zookeeper":
+        raise InvalidUri(f"store {shown!r}", f"{kind}: has no path, but {path!r} was given")
+    if "//" in path:
+        raise InvalidUri(f"store {shown!r}", f"the chroot {path!r} has an empty part")
+    layout = options.get("layout", "0.8")
+    if kind == "zookeeper" and layout not in _LAYOUTS:
+        raise InvalidUri(f"store {shown!r}", f"unknown layout {layout!r}", f"layouts: {', '.join(_LAYOUTS)}")
+    return StoreUri(kind, address, path, options)
+
+
+def redact(uri: str) -> str:
+    """The URI without anything before an ``@``, fit for an error text."""
+    return re.sub(r"//[^/?#]*@", "//***@", re.sub(r"%2[Ff]%2[Ff][^%&]*(?:%3[Aa][^%&]*)?%40", "%2F%2F***%40", uri))
+
+
+def _parse_options(shown: str, kind: str, query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
+    except ValueError as error:
+        raise InvalidUri(f"store {shown!r}", "after ? there must be NAME=VALUE pairs joined by &") from error
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise InvalidUri(f"store {shown!r}", "an option is given twice")
+    if unknown := sorted(set(options) - _OPTIONS[kind]):
+        known = ", ".join(sorted(_OPTIONS[kind])) or "none"
+        raise InvalidUri(f"store {shown!r}", f"unknown option {unknown[0]!r}", f"options of {kind}: {known}")
+    return options
+
+
+def _without_servers(shown: str, kind: str, body: str, options: dict[str, str]) -> StoreUri:
+    if kind == "file":
+        if not body:
+            raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {EXAMPLES}")
+        return StoreUri(kind, unquote(body), "", options)
+    inner = {"primary", "secondary"} & set(options)
+    if bool(body) == bool(inner) or (inner and len(inner) != 2):
+        raise InvalidUri(
+            f"store {shown!r}",
+            "needs either the name of a [store.NAME] section, or both primary and secondary",
+            "as in dual:NAME, or dual:?primary=kafka%3A%2F%2Fh%3A9092&secondary=zookeeper%3A%2F%2Fh%3A2181",
+        )
+    return StoreUri(kind, unquote(body), "", options)
+
+
+def _check_hosts(shown: str, kind: str, address: str) -> None:
+    for host in address.split(","):
+        match = _HOST.fullmatch(host)
+        if match is None:
+            raise InvalidUri(f"store {shown!r}", f"{host!r} is not HOST:PORT" if host else "a host is missing")
+        if match[1] is None and kind != "zookeeper":
+            raise InvalidUri(f"store {shown!r}", f"{host!r} has no port", f"as in {kind}://{host}:9092")
+        if match[1] is not None and not 0 < int(match[1]) < 65536:
+            raise InvalidUri(f"store {shown!r}", f"{match[1]} is not a port")
+
+
+def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
+    """The store at ``uri``. Construction does no I/O; the store's first call connects.
+
+    Raises `InvalidUri` where the URI cannot be understood, `UnsupportedOperation` for ``manager://``.
+    """
+    config = ConnectionConfig() if config is None else config
+    parsed = parse_uri(uri)
+    if parsed.kind == "zookeeper":
+        return _open_zookeeper(uri, parsed, config)
+    if parsed.kind == "kafka":
+        from offsetmgr.stores.kafka import KafkaStore
+
+        return KafkaStore(parsed.address, config)
+    if parsed.kind == "file":
+        from offsetmgr.stores.snapshot import SnapshotStore
+
+        return SnapshotStore(parsed.address, format=parsed.options.get("format"), group=parsed.options.get("group"))
+    if parsed.kind == "dual":
+        return _open_dual(uri, config)
+    raise UnsupportedOperation(f"store {uri!r}", "offset managers cannot be spoken to by this version")
+
+
+def _open_zookeeper(uri: str, parsed: StoreUri, config: ConnectionConfig) -> OffsetStore:
+    layout = parsed.options.get("layout", "0.8")
+    if layout != "0.8" or "root" in parsed.options:
+        raise UnsupportedOperation(f"store {uri!r}", f"layout {layout} cannot be read by this version")
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+
+    return ZookeeperStore(parsed.address + parsed.path, layout=layout, config=config)
+
+
+def _open_dual(uri: str, config: ConnectionConfig) -> OffsetStore:
+    inner = inner_uris(uri, config)
+    from offsetmgr.stores.dual import DualStore
+
+    return DualStore(open_store(inner[0], config), open_store(inner[1], config))
+
+
+def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
+    """The primary's and the secondary's URI of a dual store. Raises `InvalidUri`."""
+    parsed = parse_uri(uri)
+    settings = parsed.options
+    if parsed.address:
+        if parsed.address not in config.stores:
+            known = ", ".join(sorted(config.stores)) or "none"
+            raise InvalidUri(
+                f"store {uri!r}", f"the config file has no [store.{parsed.address}]", f"stores there: {known}"
+            )
+        settings = dict(config.stores[parsed.address])
+        if set(settings) != {"primary", "secondary"}:
+            raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both primary and secondary")
+    inner = (settings["primary"], settings["secondary"])
+    for one in inner:
+        if parse_uri(one).kind == "dual":
+            raise InvalidUri(f"store {redact(uri)!r}", "a dual store cannot stand inside another")
+    return inner
+
+
+def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
+    """The Kafka brokers that a store's URI names (its own, or one of a dual store's two), or None."""
+    parsed = parse_uri(uri)
+    if parsed.kind == "kafka":
+        return parsed.address
+    if parsed.kind == "dual":
+        return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
+    return None
+
+
+def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
+    """The ZooKeeper connect string (with chroot) that a store's URI names, its own or inside a dual store, or None."""
+    parsed = parse_uri(uri)
+    if parsed.kind == "zookeeper":
+        return parsed.address + parsed.path
+    if parsed.kind == "dual":
+        return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)
+    return None
