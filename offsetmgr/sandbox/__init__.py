@@ -1,0 +1,11 @@
+"""Real servers on this machine, as child processes: ZooKeeper, Kafka brokers, and the old high-level consumer.
+
+Nothing here stands in for anything: the jars are the released ones. Only the command line, scripts and tests import
+this package.
+"""
+
+from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
+from offsetmgr.sandbox.java import java_tool
+from offsetmgr.sandbox.zookeeper import ZooKeeperServer
+
+__all__ = ["KafkaBroker", "KraftBroker", "ZooKeeperServer", "java_tool"]

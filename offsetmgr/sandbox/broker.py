@@ -1,0 +1,184 @@
+"""Real Kafka brokers: 3.9 with ZooKeeper, and 4.x without."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from offsetmgr.errors import SandboxError
+from offsetmgr.sandbox import jars, ports
+from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.sandbox.listener import ListeningServer
+from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.process import log_tail, properties, wait_until
+
+BROKER_JVM: Final = ("-Xmx512m", *QUICK_START)
+SESSION_TIMEOUT_MS: Final = 6000
+_COMMON: Final[Mapping[str, object]] = {
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": "false",
+    # The cleaner would take 128 MB of a heap of 512.
+    "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    "controlled.shutdown.enable": "true",
+}
+
+
+class KafkaBroker(ListeningServer):
+    """A Kafka 3.9 broker that keeps its metadata in ZooKeeper.
+
+    ``zookeeper`` is a connect string and may end in a chroot. ``config`` adds to and overrides the broker's
+    properties. Its log is in ``folder`` and stays there when it is stopped.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        zookeeper: str,
+        broker_id: int = 0,
+        port: int | None = None,
+        config: Mapping[str, object] | None = None,
+        detached: bool = False,
+        jvm: Sequence[str] = BROKER_JVM,
+    ) -> None:
+        super().__init__(folder, port=port, detached=detached)
+        self.zookeeper = zookeeper
+        self.broker_id = broker_id
+        self.config = dict(config or {})
+        self.jvm = tuple(jvm)
+        self.name = f"Kafka 3.9 broker {broker_id}"
+
+    @property
+    def bootstrap(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{ports.HOST}:{self.port}"
+
+    def start(self) -> Self:
+        if not self.running():
+            self._await_end_of_old_session()
+        return super().start()
+
+    def _await_end_of_old_session(self) -> None:
+        """A killed broker's registration lives until its session ends, and a broker that finds it gives up."""
+        servers, slash, chroot = self.zookeeper.partition("/")
+        registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
+        address = servers.split(",")[0]
+
+        def registered() -> bool:
+            # Where the server does not allow this question the broker itself will tell.
+            return registration in _ephemerals(address)
+
+        if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):
+            raise SandboxError(
+                f"cannot start {self.name}",
+                f"another broker is registered at {registration} of {servers}",
+                "stop it, or choose another broker id or chroot",
+            )
+
+    def _command(self) -> list[str]:
+        settings = {
+            **_COMMON,
+            "broker.id": self.broker_id,
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+            "log.dirs": self.folder / "data",
+            **self.config,
+        }
+        file = self.folder / "server.properties"
+        file.write_text(properties(list(settings.items())), encoding="utf-8")
+        return java_command(
+            [jars.resolve("kafka-3.9")], "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.folder))
+        )
+
+    def _answers(self) -> bool:
+        return ports.broker_answers(self.port)
+
+
+class KraftBroker(ListeningServer):
+    """A Kafka 4.1 broker that is its own controller: a cluster of one node without ZooKeeper."""
+
+    name = "Kafka 4.1 broker"
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        port: int | None = None,
+        controller_port: int | None = None,
+        config: Mapping[str, object] | None = None,
+        detached: bool = False,
+        jvm: Sequence[str] = BROKER_JVM,
+    ) -> None:
+        super().__init__(folder, port=port, detached=detached)
+        self._controller_port = controller_port
+        self.config = dict(config or {})
+        self.jvm = tuple(jvm)
+
+    @property
+    def bootstrap(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{ports.HOST}:{self.port}"
+
+    def _take_ports(self) -> None:
+        super()._take_ports()
+        self._controller_port = self._controller_port or ports.free_port()
+
+    def _release_ports(self) -> None:
+        super()._release_ports()
+        self._controller_port = None
+
+    def _command(self) -> list[str]:
+        self._controller_port = self._controller_port or ports.free_port()
+        controller = f"{ports.HOST}:{self._controller_port}"
+        settings = {
+            **_COMMON,
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "log.dirs": self.folder / "data",
+            **self.config,
+        }
+        file = self.folder / "server.properties"
+        file.write_text(properties(list(settings.items())), encoding="utf-8")
+        flags = (*self.jvm, *log4j_flags(self.folder))
+        if not (self.folder / "data" / "meta.properties").exists():
+            self._format(file, flags)
+        return java_command([jars.resolve("kafka-4.1")], "kafka.Kafka", [str(file)], jvm=flags)
+
+    def _format(self, file: Path, flags: Sequence[str]) -> None:
+        arguments = ["format", "--cluster-id", _cluster_id(), "--config", str(file)]
+        command = java_command([jars.resolve("kafka-4.1")], "kafka.tools.StorageTool", arguments, jvm=flags)
+        with self.log_file.open("ab") as log:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
+        if done.returncode != 0:
+            raise SandboxError(f"cannot format {self.folder / 'data'}", log_tail(self.log_file), f"see {self.log_file}")
+
+    def _answers(self) -> bool:
+        return ports.broker_answers(self.port)
+
+
+def _ephemerals(zookeeper: str) -> set[str]:
+    """The paths of all ephemeral nodes of a ZooKeeper server; empty where it does not tell."""
+    return {line.strip() for line in ports.four_letters(zookeeper, "dump").splitlines() if line.startswith("\t/")}
+
+
+def _cluster_id() -> str:
+    """A random id in Kafka's form: 22 characters of URL-safe base64, not starting with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

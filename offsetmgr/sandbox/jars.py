@@ -1,0 +1,158 @@
+"""Real servers' jars, fetched from their public repository by Apache Ivy, which PySpark's wheel carries.
+
+A set of jars is resolved once and kept in the user's cache folder. Nothing outside that folder is written, and
+no repository is named here: Ivy's own default settings know where released artifacts are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import quoteattr
+
+from offsetmgr.errors import SandboxError
+from offsetmgr.sandbox.folders import cache_folder
+from offsetmgr.sandbox.java import java_program
+
+Progress = Callable[[str], None]
+"""Is told, in one line each time, what is being done."""
+
+SETS: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
+    # ZooKeeper 3.8 comes with it.
+    "kafka-3.9": (("org.apache.kafka", "kafka_2.13", "3.9.1"), ("org.apache.kafka", "kafka-tools", "3.9.1")),
+    "kafka-4.1": (("org.apache.kafka", "kafka_2.13", "4.1.1"), ("org.apache.kafka", "kafka-tools", "4.1.1")),
+    # The last line of releases but one with the old high-level consumer; ZooKeeper 3.4.9 comes with it.
+    "kafka-0.10.2": (("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
+}
+RESOLUTION_TIMEOUT: Final = 900.0
+_COMPLETE: Final = ".complete"
+
+
+def resolve(name: str, progress: Progress | None = None) -> Path:
+    """The folder that holds the jars of a set (a key of `SETS`), fetched first where it is not there yet.
+
+    Safe to call from many processes at once: one fetches, the others wait for it. Raises `SandboxError`.
+    """
+    if name not in SETS:
+        raise SandboxError(f"unknown set of jars {name!r}", f"known are {', '.join(SETS)}")
+    cache = cache_folder()
+    folder = cache / "jars" / f"{name}-{_fingerprint(name)}"
+    if (folder / _COMPLETE).exists():
+        return folder
+    say = progress or (lambda _line: None)
+    with _locked(cache / "resolve.lock", say):
+        if not (folder / _COMPLETE).exists():
+            _fetch(name, folder, cache, say)
+    return folder
+
+
+def pyspark_jar(prefix: str) -> Path:
+    """The jar of PySpark's wheel whose name starts with ``prefix``, without importing PySpark."""
+    hint = "pip install 'offsetmgr[sandbox]'"
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise SandboxError("the sandbox needs PySpark's wheel", "it carries the tools that fetch and run jars", hint)
+    matches = sorted((Path(found.submodule_search_locations[0]) / "jars").glob(f"{prefix}[0-9]*.jar"))
+    if not matches:
+        raise SandboxError(f"no {prefix}*.jar in PySpark's wheel", "the installed PySpark is not a full one", hint)
+    return matches[-1]
+
+
+def _fingerprint(name: str) -> str:
+    """Changes with the set's definition, so that a newer offsetmgr does not take an older one's jars."""
+    return hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]
+
+
+@contextmanager
+def _locked(path: Path, say: Progress) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another process that fetches jars")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
+    ivy, java = pyspark_jar("ivy-"), java_program()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
+        module, target = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
+        module.write_text(_module_descriptor(name), encoding="utf-8")
+        command = [
+            java,
+            # Ivy looks for artifacts in ~/.ivy2 (and a half-fetched one there would break us): give it a home of ours.
+            f"-Divy.home={cache / 'ivy'}",
+            f"-Duser.home={cache / 'ivy'}",
+            *("-jar", str(ivy), "-cache", str(cache / "ivy" / "cache"), "-ivy", str(module), "-confs", "default"),
+            # Without `bundle` some jars are missing.
+            *("-types", "jar", "bundle"),
+            *("-retrieve", str(target / "[artifact]-[revision](-[classifier]).[ext]")),
+        ]
+        say(f"fetching the jars of {name}")
+        _run_ivy(name, command, Path(scratch), say)
+        count = len(list(target.glob("*.jar")))
+        if not count:
+            raise SandboxError(f"cannot fetch the jars of {name}", "Ivy retrieved none")
+        (target / _COMPLETE).write_text(f"{count}\n", encoding="utf-8")
+        if folder.exists():  # an incomplete one, without our mark
+            shutil.rmtree(folder)
+        target.rename(folder)
+        say(f"fetched {count} jars of {name}")
+
+
+def _module_descriptor(name: str) -> str:
+    dependencies = "\n".join(
+        f'    <dependency org={quoteattr(org)} name={quoteattr(module)} rev={quoteattr(revision)} conf="default"/>'
+        for org, module, revision in SETS[name]
+    )
+    return f"""<ivy-module version="2.0">
+  <info organisation="offsetmgr" module={quoteattr(name)}/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies defaultconfmapping="default->default">
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+
+def _run_ivy(name: str, command: list[str], scratch: Path, say: Progress) -> None:
+    lines: list[str] = []
+    downloaded = 0
+    process = subprocess.Popen(
+        command, cwd=scratch, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if line.startswith("downloading"):
+                downloaded += 1
+                if downloaded % 10 == 0:
+                    say(f"fetching the jars of {name}: {downloaded} so far")
+        code = process.wait(RESOLUTION_TIMEOUT)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if code != 0 or any("UNRESOLVED DEPENDENCIES" in line or "FAILED DOWNLOADS" in line for line in lines):
+        useful = [line.strip(" :\t") for line in lines if _tells_why(line)]
+        raise SandboxError(
+            f"cannot fetch the jars of {name}",
+            "; ".join(dict.fromkeys(useful[-4:])) or f"Ivy ended with exit code {code}",
+            "check the network and its proxy, then try again; what was fetched is kept",
+        )
+
+
+def _tells_why(line: str) -> bool:
+    words = ("not found", "ERROR", "Exception", "FAILED", "unresolved", "timed out", "refused", "unknown host")
+    return any(word.lower() in line.lower() for word in words) and "0 unresolved" not in line

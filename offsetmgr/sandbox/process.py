@@ -1,0 +1,239 @@
+"""Child processes that are servers: started until they answer, stopped until they are gone, and what tests do to
+them in between (kill, freeze, thaw).
+
+A process is named by its pid *and* its start time, so that a pid that the system gave to somebody else since is
+never signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from offsetmgr.errors import SandboxError
+from offsetmgr.sandbox.watchdog import Watchdog
+
+_watchdog = Watchdog()
+POLL = 0.05
+"""Seconds between two looks at something that is awaited."""
+
+
+def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
+    """Looks again and again until the condition holds (True) or ``timeout`` seconds have passed (False)."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRef:
+    """A process, told apart from later ones with the same pid. ``started`` is opaque."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRef:
+        """The process that has this pid now; ``started`` is empty where it is gone already."""
+        return cls(pid, _start_time(pid))
+
+    def alive(self) -> bool:
+        """Whether the process still runs (one that ended but was not reaped does not)."""
+        return bool(self.started) and _start_time(self.pid) == self.started
+
+    def signal_group(self, number: int) -> None:
+        """Signals the process group that this process leads, if it is still that process."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def stop(self, timeout: float = 15.0) -> bool:
+        """SIGTERM, after ``timeout`` seconds SIGKILL. True where the process went by itself."""
+        self.signal_group(signal.SIGCONT)
+        self.signal_group(signal.SIGTERM)
+        if wait_until(lambda: not self.alive(), timeout):
+            return True
+        self.signal_group(signal.SIGKILL)
+        if not wait_until(lambda: not self.alive(), 10.0):
+            raise SandboxError(f"cannot stop process {self.pid}", "it outlives SIGKILL")
+        return False
+
+
+def _start_time(pid: int) -> str:
+    """A text that no later process with this pid will have; empty where no such process runs."""
+    try:
+        # Fields after the command's closing parenthesis: state first, start time (ticks since boot) is the 20th.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return "" if Path("/proc/self/stat").exists() else _start_time_from_ps(pid)
+    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
+
+
+def _start_time_from_ps(pid: int) -> str:
+    """For systems without /proc."""
+    answer = subprocess.run(
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
+    ).stdout.split(maxsplit=1)
+    return "" if len(answer) < 2 or answer[0].startswith("Z") else answer[1].strip()
+
+
+class ServerProcess(ABC):
+    """One server as a child process with a folder of its own. No I/O before `start`.
+
+    ``detached`` servers survive this program; others are killed when it dies, however it dies.
+    """
+
+    name = "server"
+    stop_timeout = 20.0
+
+    def __init__(self, folder: Path | str, *, detached: bool = False, start_timeout: float = 90.0) -> None:
+        self.folder = Path(folder)
+        self.detached = detached
+        self.start_timeout = start_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ref: ProcessRef | None = None
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Writes what the server needs into its folder and returns its command line."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether the server is up for its clients."""
+
+    @property
+    def log_file(self) -> Path:
+        """What the server wrote on stderr (and on stdout, where that is not its product)."""
+        return self.folder / "log.txt"
+
+    @property
+    def ref(self) -> ProcessRef:
+        """The running process. Raises `SandboxError` before `start`."""
+        if self._ref is None:
+            raise SandboxError(f"{self.name} has not been started")
+        return self._ref
+
+    @property
+    def pid(self) -> int:
+        return self.ref.pid
+
+    def running(self) -> bool:
+        """Whether the process exists (frozen counts)."""
+        self._reap()
+        return self._ref is not None and self._ref.alive()
+
+    def start(self) -> Self:
+        """Starts the server and waits until it answers; the same folder and port when started again.
+
+        Raises `SandboxError` with the end of its log where it ends or does not answer in time.
+        """
+        if self.running():
+            return self
+        self._launch()
+        self._await_answer()
+        return self
+
+    def stop(self) -> bool:
+        """Stops the server cleanly: SIGTERM, then SIGKILL after a while. True where it went by itself."""
+        clean = self._ref.stop(self.stop_timeout) if self.running() and self._ref else True
+        self._gone()
+        return clean
+
+    def kill(self) -> None:
+        """SIGKILL, and waits until the process is gone."""
+        if self._ref is not None:
+            self._ref.signal_group(signal.SIGKILL)
+            if not wait_until(lambda: not self.running(), 10.0):
+                raise SandboxError(f"cannot kill {self.name}", f"process {self._ref.pid} outlives SIGKILL")
+        self._gone()
+
+    def freeze(self) -> None:
+        """SIGSTOP: the process keeps its connections and its memory, but does nothing."""
+        self.ref.signal_group(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.ref.signal_group(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _stdout(self) -> Path | None:
+        """The file that takes stdout, where that is the server's product and no log."""
+        return None
+
+    def _launch(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command, product = self._command(), self._stdout()
+        with contextlib.ExitStack() as files:
+            log = files.enter_context(self.log_file.open("ab"))
+            out = files.enter_context(product.open("ab")) if product else log
+            self._process = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+            )
+        self._ref = ProcessRef.of(self._process.pid)
+        if not self.detached:
+            _watchdog.add(self._process.pid)
+
+    def _await_answer(self) -> None:
+        try:
+            wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
+            if not self.running():
+                raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
+            if not self._answers():
+                raise SandboxError(
+                    f"{self.name} did not answer within {self.start_timeout:g} s",
+                    log_tail(self.log_file),
+                    f"see {self.log_file}",
+                )
+        except BaseException:
+            self.kill()
+            raise
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.poll()
+
+    def _gone(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+            if not self.detached:
+                _watchdog.remove(self._process.pid)
+        self._process = self._ref = None
+
+
+def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
+    """The last lines of a log in one line, those that name an error first where there are any."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return "it wrote no log"
+    written = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    telling = [line for line in written if any(word in line for word in ("ERROR", "FATAL", "Exception"))]
+    return " | ".join((telling or written)[-lines:]) or "its log is empty"
+
+
+def properties(settings: Sequence[tuple[str, object]]) -> str:
+    """A Java properties file."""
+    return "".join(f"{key}={value}\n" for key, value in settings)

@@ -1,0 +1,71 @@
+"""A real ZooKeeper server of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from offsetmgr.errors import SandboxError
+from offsetmgr.sandbox import jars, ports
+from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.sandbox.listener import ListeningServer
+from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.process import properties
+
+Version = Literal["3.8", "3.4"]
+JARS: Final[dict[str, str]] = {"3.8": "kafka-3.9", "3.4": "kafka-0.10.2"}
+
+
+class ZooKeeperServer(ListeningServer):
+    """ZooKeeper as a child process; its data are in ``folder`` and stay there when it is stopped.
+
+    Version 3.4 is there because it cannot answer MultiRead. Ticks are short (500 ms), so sessions from 1 s on are
+    granted and the ephemeral nodes of a killed client go soon.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        version: Version = "3.8",
+        port: int | None = None,
+        detached: bool = False,
+        jvm: Sequence[str] = ("-Xmx512m", *QUICK_START),
+    ) -> None:
+        super().__init__(folder, port=port, detached=detached)
+        if version not in JARS:
+            raise SandboxError(f"unknown ZooKeeper version {version!r}", f"known are {', '.join(JARS)}")
+        self.version = version
+        self.jvm = tuple(jvm)
+        self.name = f"ZooKeeper {version}"
+
+    @property
+    def connect(self) -> str:
+        """``127.0.0.1:PORT``, without a chroot."""
+        return f"{ports.HOST}:{self.port}"
+
+    def _command(self) -> list[str]:
+        config = self.folder / "zoo.cfg"
+        settings: list[tuple[str, object]] = [
+            ("dataDir", self.folder / "data"),
+            ("clientPort", self.port),
+            ("clientPortAddress", ports.HOST),
+            ("tickTime", 500),
+            ("minSessionTimeout", 1000),
+            ("maxSessionTimeout", 60_000),
+            ("maxClientCnxns", 0),
+            ("admin.enableServer", "false"),
+            ("4lw.commands.whitelist", "*"),
+        ]
+        config.write_text(properties(settings), encoding="utf-8")
+        return java_command(
+            [jars.resolve(JARS[self.version])],
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            [str(config)],
+            # ZooKeeper 3.4 would register log4j with JMX through classes that Java 17 no longer has.
+            jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *log4j_flags(self.folder)),
+        )
+
+    def _answers(self) -> bool:
+        return ports.zookeeper_answers(self.port)

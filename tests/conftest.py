@@ -1,0 +1,85 @@
+"""The real servers that all tests marked ``servers`` share: started when first asked for, stopped at the end.
+
+A test that stops, kills or freezes a server takes one of its own from `offsetmgr.sandbox`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """ZooKeeper 3.8 (it answers MultiRead)."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper34(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """ZooKeeper 3.4.9 (it does not)."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper34"), version="3.4") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """Kafka 3.9.1 with its metadata under ``/kafka`` of `zookeeper`."""
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), zookeeper=f"{zookeeper.connect}/kafka") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
+    """Kafka 4.1.1 without ZooKeeper."""
+    with KraftBroker(tmp_path_factory.mktemp("kraft")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name that no other test and no earlier run uses, valid as a group, a topic and a file."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name).strip("-")
+    return f"{name[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+class MakeTopic(Protocol):
+    """Creates a topic on `kafka` (or on the broker given) and returns its name once it can be used."""
+
+    def __call__(
+        self, name: str, partitions: int = 1, *, bootstrap: str | None = None, config: dict[str, str] | None = None
+    ) -> str: ...
+
+
+@pytest.fixture
+def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
+    """See `MakeTopic`. Starts `kafka` only where no other broker is named."""
+
+    def make(
+        name: str, partitions: int = 1, *, bootstrap: str | None = None, config: dict[str, str] | None = None
+    ) -> str:
+        address = bootstrap or request.getfixturevalue("kafka").bootstrap
+        admin = AdminClient({"bootstrap.servers": address})
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+        admin.create_topics([topic], operation_timeout=30)[name].result(60)
+        deadline = time.monotonic() + 30
+        while not _usable(admin, name, partitions):
+            assert time.monotonic() < deadline, f"{name} has no leaders after 30 s"
+        return name
+
+    return make
+
+
+def _usable(admin: AdminClient, name: str, partitions: int) -> bool:
+    """Whether every partition has a leader."""
+    topic = admin.list_topics(name, timeout=10).topics[name]
+    return topic.error is None and [p.leader >= 0 for p in topic.partitions.values()] == [True] * partitions
