@@ -1,0 +1,243 @@
+"""What a watched partition proves about the phase of the member that owns it.
+
+Pure. Every verdict says how it is known (rule 11): *seen* (observed commits prove it), *inferred* (it follows, from
+numbers that are given, under an assumption that is said) or *unknown* (with what would settle it). Unknown never
+passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from offsetmgr.migration.observation import Observation, reading_text
+from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.watch import Track, offset_or
+from offsetmgr.model import TopicPartition
+
+
+class Known(Enum):
+    """How a verdict is known."""
+
+    SEEN = "seen"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the caller lets pass beside commits that were seen.
+
+    ``quiet_ms``: for how long nothing may have changed before a partition counts as idle. ``accept_idle``: partitions
+    without traffic pass where the stores show that nothing can be lost. ``accept_spare``: new members that own no
+    partition pass.
+    """
+
+    accept_idle: bool = False
+    accept_spare: bool = False
+    quiet_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionVerdict:
+    """What is known of one partition's owner. ``settled`` False: more watching may still tell."""
+
+    partition: TopicPartition
+    member: str | None
+    ok: bool
+    known: Known
+    why: str
+    settle: str = ""
+    settled: bool = True
+    zookeeper: int | None = None
+    kafka: int | None = None
+    log_end: int | None = None
+
+
+_SEND_ONE = "send a message to this partition (any consumer lag settles it), or pass --accept-idle"
+
+
+def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionVerdict:
+    """A consumed partition that nobody owns at the moment, or that just changed its owner."""
+    return PartitionVerdict(
+        tp,
+        None,
+        ok=False,
+        known=Known.UNKNOWN,
+        why="no owner, or the owner is changing",
+        settle="wait until the group has rebalanced",
+        settled=False,
+        zookeeper=_number(offset_or(seen.zookeeper.get(tp))),
+        kafka=_number(offset_or(seen.kafka.get(tp))),
+    )
+
+
+def _number(offset: int) -> int | None:
+    return None if offset < 0 else offset
+
+
+def judge_owned(track: Track, phase: Phase, rules: Rules) -> PartitionVerdict:
+    """Whether the partition's owner is known to be in the phase."""
+
+    def verdict(ok: bool, known: Known, why: str, settle: str = "", *, settled: bool = True) -> PartitionVerdict:
+        return PartitionVerdict(
+            track.partition,
+            track.owned.member,
+            ok,
+            known,
+            why,
+            settle,
+            settled,
+            _number(offset_or(track.zookeeper.last)),
+            _number(offset_or(track.kafka.last)),
+            None if track.log is None else track.log.end,
+        )
+
+    for name, store in (("ZooKeeper", track.zookeeper), ("Kafka", track.kafka)):
+        if store.error is not None:
+            why = f"{name}'s offset cannot be read: {store.error}"
+            return verdict(False, Known.UNKNOWN, why, "make it readable; it is never taken for absent", settled=False)
+        if store.lowered is not None:
+            why = f"{name} went backwards: {store.lowered}; no consumer does that, so another writer is at work"
+            return verdict(False, Known.UNKNOWN, why, "stop the other writer, then check again")
+    if (track.zookeeper_alone and track.kafka.moves) or (track.kafka_alone and track.zookeeper.moves):
+        proof = track.zookeeper_alone or track.kafka_alone
+        why = f"{proof}; then the other store moved too, so somebody else (a mirror?) writes there"
+        return verdict(False, Known.UNKNOWN, why, "stop the other writer, then check again")
+    behaviour = behaviour_of(track)
+    if behaviour is not None:
+        found, why = behaviour
+        return verdict(found is phase, Known.SEEN, f"{doing(found)}: {why}")
+    return _SILENT[phase](track, rules, verdict)
+
+
+def doing(found: Phase) -> str:
+    """What a member in this phase does with its commits, in words."""
+    return {
+        Phase.ZOOKEEPER: "commits to ZooKeeper alone",
+        Phase.DUAL: "commits to both",
+        Phase.KAFKA: "commits to Kafka alone",
+    }[found]
+
+
+def behaviour_of(track: Track) -> tuple[Phase, str] | None:
+    """The phase that the observed commits prove, if they do."""
+    if track.zookeeper.moves and track.kafka.moves:
+        return Phase.DUAL, f"Kafka {track.kafka.moves[-1]}; ZooKeeper {track.zookeeper.moves[-1]}"
+    if track.zookeeper_alone:
+        return Phase.ZOOKEEPER, track.zookeeper_alone
+    if track.kafka_alone:
+        return Phase.KAFKA, track.kafka_alone
+    return None
+
+
+_Verdict = Callable[..., PartitionVerdict]
+
+
+def _numbers(track: Track) -> str:
+    end = "unknown" if track.log is None else str(track.log.end)
+    return (
+        f"ZooKeeper {reading_text(track.zookeeper.last)}, Kafka {reading_text(track.kafka.last)}, log end {end},"
+        f" nothing moved for {track.quiet_ms / 1000:.1f} s"
+    )
+
+
+def _waiting(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict | None:
+    """What holds in every phase while no commit tells: the log's end unknown, messages waiting, or not quiet yet."""
+    if track.unread is None:
+        why = f"the log's end cannot be read, so nobody can tell an idle partition from a stuck one; {_numbers(track)}"
+        return verdict(False, Known.UNKNOWN, why, "check the brokers of this partition", settled=False)
+    if track.unread > 0:
+        why = f"{track.unread} messages wait and no commit was seen; {_numbers(track)}"
+        settle = "give a --window of at least three auto.commit.interval.ms; if it stays so, the member is stuck"
+        return verdict(False, Known.UNKNOWN, why, settle, settled=False)
+    if track.quiet_ms < rules.quiet_ms:
+        return verdict(False, Known.UNKNOWN, f"not yet told; {_numbers(track)}", _SEND_ONE, settled=False)
+    return None
+
+
+def _idle(track: Track, rules: Rules, verdict: _Verdict, *, safe: bool, because: str, unsafe: str) -> PartitionVerdict:
+    """A partition without traffic: passes only where told to, and only where nothing can be lost."""
+    if not safe:
+        return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}: {unsafe}", _SEND_ONE)
+    if not rules.accept_idle:
+        return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}", _SEND_ONE)
+    return verdict(True, Known.INFERRED, f"no traffic, {because}; {_numbers(track)}")
+
+
+def _silent_dual(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict:
+    waiting = _waiting(track, rules, verdict)
+    if fresh := track.fresh_kafka_moves:
+        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
+        if waiting is not None:
+            return verdict(False, Known.UNKNOWN, f"one store moved so far: {why}", "wait", settled=False)
+        return verdict(False, Known.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}")
+    if track.zookeeper.moves:
+        why = f"ZooKeeper {track.zookeeper.moves[-1]}, Kafka {reading_text(track.kafka.last)} has not moved"
+        return verdict(False, Known.UNKNOWN, why, "wait for the next commit", settled=False)
+    if waiting is not None:
+        return waiting
+    zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
+    unsafe = (
+        "ZooKeeper is behind and will not catch up by itself (a dual member takes the larger offset for written): copy"
+        " Kafka's offset there, as `runbook bounce` does before its gate"
+        if zookeeper < kafka
+        else "Kafka is behind, though a dual member commits idle partitions to Kafka at every interval"
+    )
+    return _idle(track, rules, verdict, safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe)
+
+
+def _silent_kafka(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict:
+    if track.zookeeper.moves:
+        return verdict(
+            False, Known.SEEN, f"still commits to ZooKeeper (dual, or not bounced): {track.zookeeper.moves[-1]}"
+        )
+    waiting = _waiting(track, rules, verdict)
+    if fresh := track.fresh_kafka_moves:
+        why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
+        if waiting is not None:
+            settle = "wait for one more commit: a dual member writes ZooKeeper after Kafka"
+            return verdict(False, Known.UNKNOWN, f"one commit seen: {why}", settle, settled=False)
+        return verdict(True, Known.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}")
+    if waiting is not None:
+        return waiting
+    zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
+    return _idle(
+        track,
+        rules,
+        verdict,
+        safe=kafka >= zookeeper,
+        because="Kafka holds all of the group's progress",
+        unsafe="Kafka is behind ZooKeeper: a member that reads Kafka alone would repeat, or follow auto.offset.reset",
+    )
+
+
+def _silent_zookeeper(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict:
+    if track.kafka.moves:
+        return verdict(False, Known.SEEN, f"still commits to Kafka (dual, or not bounced): {track.kafka.moves[-1]}")
+    if track.zookeeper.moves:
+        why = (
+            f"ZooKeeper {track.zookeeper.moves[-1]} is not beyond Kafka's {reading_text(track.kafka.last)}: the member"
+            " repeats what the group consumed before"
+        )
+        return verdict(False, Known.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", settled=False)
+    waiting = _waiting(track, rules, verdict)
+    if waiting is not None:
+        return waiting
+    zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
+    return _idle(
+        track,
+        rules,
+        verdict,
+        safe=zookeeper >= kafka,
+        because="ZooKeeper holds all of the group's progress",
+        unsafe="ZooKeeper is behind Kafka: a member that reads ZooKeeper alone repeats, or follows auto.offset.reset",
+    )
+
+
+_SILENT: dict[Phase, Callable[[Track, Rules, _Verdict], PartitionVerdict]] = {
+    Phase.ZOOKEEPER: _silent_zookeeper,
+    Phase.DUAL: _silent_dual,
+    Phase.KAFKA: _silent_kafka,
+}
