@@ -194,7 +194,10 @@ class Executor:
 
 def _edit(task: Task) -> GroupEdit:
     changes = {
-        step.tp: Change(step.after, before_image(step.target), allow_rewind=_rewinds(step, task)) for step in task.steps
+        step.tp: Change(
+            step.after, None if task.force else before_image(step.target), allow_rewind=_rewinds(step, task)
+        )
+        for step in task.steps
     }
     return GroupEdit(task.target_group, changes, task.guard)
 
@@ -228,7 +231,7 @@ def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
             left[step.tp] = f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
         else:
             assert outcome.error is not None
-            failed[step.tp] = outcome.error
+            failed[step.tp] = outcome.error if found is None else _conflict(step, found)
     return GroupOutcome(task.group, task.target_group, tuple(written), left, failed, result.atomic, result.how)
 
 
@@ -238,6 +241,20 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
         actual: Offset | None = outcome.error.actual
         return actual
     return None
+
+
+def _conflict(step: Step, found: Offset) -> Conflict:
+    """Says, in offsets, that somebody else changed the partition: nothing was written over it."""
+    return Conflict(
+        str(step.tp),
+        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} (what it held)"
+        f" nor {_text(before_image(step.after))} (what it should hold); nothing was written",
+        actual=found,
+    )
+
+
+def _text(value: Offset) -> str:
+    return str(value.offset) if isinstance(value, Committed) else "no offset"
 
 
 def _holds(found: Offset, after: OffsetAndMetadata | None) -> bool:

@@ -1,0 +1,469 @@
+"""Plan, apply, resume, verify and roll back between two in-memory stores: the state machine without servers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import GateRefused, JournalError, PlanError, Unreadable, UsageError
+from offsetmgr.migration.apply import apply
+from offsetmgr.migration.execute import Executor, Report
+from offsetmgr.migration.journal import Journal, journal_path, read_journal
+from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
+from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.rollback import rollback
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.migration.verify import Status, Verifier
+from offsetmgr.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.testing.memory import MemoryStore
+
+ORDERS = [TopicPartition("orders", p) for p in range(4)]
+
+
+@dataclass
+class Migration:
+    """One plan between two stores, with the commands as methods."""
+
+    folder: Path
+    source: MemoryStore = field(default_factory=lambda: MemoryStore("source"))
+    target: MemoryStore = field(default_factory=lambda: MemoryStore("target"))
+    options: PlanOptions = field(default_factory=PlanOptions)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "plan.json"
+
+    def plan(self) -> PlanFile:
+        planner = Planner(self.source, self.target, self.options, SystemClock())
+        write_plan(self.path, planner.header(), planner.plan(planner.selected_groups()))
+        return PlanFile(self.path)
+
+    def state(self) -> MigrationState:
+        return MigrationState.read(journal_path(self.path), PlanFile(self.path).sha256)
+
+    def apply(self, journal: type[Journal] = Journal) -> Report:
+        plan, state = PlanFile(self.path), self.state()
+        with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
+            return apply(plan, state, Executor("apply", self.target, opened, SystemClock()))
+
+    def rollback(self, journal: type[Journal] = Journal, *, force: bool = False) -> Report:
+        plan, state = PlanFile(self.path), self.state()
+        with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
+            return rollback(plan, state, Executor("undo", self.target, opened, SystemClock()), force=force)
+
+    def verify(self) -> dict[str, Status]:
+        verifier = Verifier(PlanFile(self.path), self.source, self.target)
+        return {f"{v.target_group} {v.tp}": v.status for v in verifier.verdicts()}
+
+    def held(self) -> dict[str, dict[TopicPartition, int]]:
+        return {g: {tp: c.offset for tp, c in held.items()} for g, held in self.target.data.items() if held}
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Migration:
+    return Migration(tmp_path)
+
+
+def commit(store: MemoryStore, group: str, *offsets: int | None) -> None:
+    """Sets ``orders`` 0, 1, ... of a group; None leaves a partition without a commit."""
+    held = {tp: Committed(o, version=0) for tp, o in zip(ORDERS, offsets, strict=False) if o is not None}
+    store.data.setdefault(group, {}).update(held)
+
+
+def steps(plan: PlanFile) -> dict[TopicPartition, Action]:
+    return {step.tp: step.action for group in plan.groups() for step in group.steps}
+
+
+# --- deciding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "log", "options", "action", "after"),
+    [
+        (Committed(42), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 42),
+        (Committed(42), Committed(40), LogRange(0, 100), PlanOptions(), Action.COPY, 42),
+        (Committed(42), Committed(42), LogRange(0, 100), PlanOptions(), Action.SKIP_EQUAL, 42),
+        (Committed(42), Committed(43), LogRange(0, 100), PlanOptions(), Action.KEEP_NEWER, 43),
+        (Committed(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REFUSE), Action.REFUSE_REWIND, None),
+        (Committed(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REWIND), Action.REWIND, 42),
+        (Committed(0), ABSENT, LogRange(0, 0), PlanOptions(), Action.COPY, 0),
+        (Committed(100), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 100),
+        (Committed(101), ABSENT, LogRange(0, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
+        (Committed(4), ABSENT, LogRange(5, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
+        (Committed(4), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 5),
+        (Committed(101), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 100),
+        (Committed(101), Committed(100), LogRange(5, 100), PlanOptions(clamp=True), Action.SKIP_EQUAL, 100),
+        (None, Committed(7), None, PlanOptions(), Action.TARGET_ONLY, 7),
+        (Unreadable("node", "junk"), ABSENT, None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (Committed(1), Unreadable("group", "no answer"), None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (Committed(1), ABSENT, Unreadable("log", "no answer"), PlanOptions(), Action.REFUSE_UNREADABLE, None),
+    ],
+)
+def test_each_step_is_decided_by_both_sides_and_the_log(source, target, log, options, action, after):
+    step = decide(ORDERS[0], source, target, log, options)
+    assert (step.action, step.after.offset if step.after else None) == (action, after)
+
+
+def test_an_offset_out_of_range_is_refused_with_what_clamping_would_give():
+    step = decide(ORDERS[0], Committed(4), ABSENT, LogRange(5, 100), PlanOptions())
+    assert step.note == "log holds 5 to 100; clamping would give 5 (the log start)"
+
+
+@given(
+    st.none() | st.integers(0, 50),
+    st.none() | st.integers(0, 50),
+    st.integers(0, 50),
+    st.integers(0, 50),
+    st.booleans(),
+    st.sampled_from(IfAhead),
+)
+def test_nothing_moves_backwards_or_out_of_the_log_unless_the_caller_said_so(source, target, start, size, clamp, mode):
+    log = LogRange(start, start + size)
+    there = None if source is None else Committed(source)
+    here = ABSENT if target is None else Committed(target)
+    step = decide(ORDERS[0], there, here, log, PlanOptions(mode, clamp))
+    if step.action.writes:
+        assert step.after is not None
+        assert log.start <= step.after.offset <= log.end
+        assert clamp or step.after.offset == source
+        assert target is None or step.after.offset > target or mode is IfAhead.REWIND
+
+
+# --- the plan file -------------------------------------------------------------------------------
+
+
+def test_a_plan_reads_back_as_it_was_written_and_is_valid_json(migration):
+    commit(migration.source, "g1", 1, 2)
+    commit(migration.source, "g2", 3)
+    migration.source.data["g2"][ORDERS[1]] = Committed(9, "métadata", 4)
+    plan = migration.plan()
+    assert [g.group for g in plan.groups()] == ["g1", "g2"]
+    assert list(plan.groups())[1].steps[1] == Step(
+        ORDERS[1], Action.COPY, OffsetAndMetadata(9, "métadata", 4), None, OffsetAndMetadata(9, "métadata", 4)
+    )
+    assert json.loads(migration.path.read_text())["summary"]["actions"] == {"copy": 4}
+    assert [plan.group_at(p) for p, _ in plan.positioned_groups()] == list(plan.groups())
+
+
+def test_a_plan_that_was_changed_or_cut_is_refused(migration):
+    commit(migration.source, "g1", 10, 20)
+    migration.plan()
+    good = migration.path.read_bytes()
+    for bad in (good.replace(b'"after":20', b'"after":21'), good[:-20], good[:-2], b"", b"{}", good + b"x"):
+        assert bad != good
+        migration.path.write_bytes(bad)
+        with pytest.raises(PlanError):
+            PlanFile(migration.path)
+
+
+def test_a_plan_is_never_overwritten(migration):
+    migration.plan()
+    with pytest.raises(PlanError, match="never overwritten"):
+        migration.plan()
+
+
+def test_two_groups_never_become_one_by_a_rename(migration):
+    commit(migration.source, "a", 1)
+    commit(migration.source, "b", 2)
+    migration.options = PlanOptions(rename={"a": "b"})
+    with pytest.raises(UsageError, match="groups a and b would both become b"):
+        migration.plan()
+
+
+def test_an_unknown_group_is_an_error_and_not_an_empty_plan(migration):
+    migration.options = PlanOptions(groups=("nobody",))
+    with pytest.raises(UsageError, match="nobody: not found"):
+        migration.plan()
+
+
+# --- apply, verify, roll back --------------------------------------------------------------------
+
+
+def test_apply_writes_what_is_behind_and_leaves_what_is_ahead(migration):
+    commit(migration.source, "g", 10, 20, 30)
+    commit(migration.target, "g", 5, 25, None, 7)
+    plan = migration.plan()
+    assert steps(plan) == dict(
+        zip(ORDERS, [Action.COPY, Action.KEEP_NEWER, Action.COPY, Action.TARGET_ONLY], strict=True)
+    )
+    report = migration.apply()
+    assert (report.ok, report.written) == (True, 2)
+    assert migration.held() == {"g": dict(zip(ORDERS, [10, 25, 30, 7], strict=True))}
+
+
+def test_a_group_arrives_under_its_new_name_and_rolls_back_to_nothing(migration):
+    commit(migration.source, "old", 10, 20)
+    migration.options = PlanOptions(rename={"old": "new"})
+    migration.plan()
+    migration.apply()
+    assert migration.held() == {"new": {ORDERS[0]: 10, ORDERS[1]: 20}}
+    assert set(migration.verify().values()) == {Status.EQUAL}
+    assert migration.rollback().written == 2
+    assert migration.held() == {}
+
+
+def test_one_bad_group_does_not_stop_the_others(migration):
+    for group in ("g1", "g2", "g3"):
+        commit(migration.source, group, 10)
+    migration.plan()
+    migration.target.active["g2"] = ("consumer-1 at /host",)
+    report = migration.apply()
+    assert list(report.failed) == ["g2"]
+    assert report.failed["g2"].active_members == ("consumer-1 at /host",)
+    assert set(migration.held()) == {"g1", "g3"}
+    migration.target.active.clear()
+    assert migration.apply().ok  # the same command again does only what is left
+    assert set(migration.held()) == {"g1", "g2", "g3"}
+
+
+def test_an_unreadable_source_is_never_taken_for_absent(migration):
+    commit(migration.source, "g1", 10)
+    commit(migration.source, "g2", 10, 20)
+    migration.source.broken = {"g1": Unreadable("g1", "no answer"), ("g2", ORDERS[1]): Unreadable("node", "junk")}
+    plan = migration.plan()
+    assert [g.error for g in plan.groups()] == ["source: g1: no answer", ""]
+    migration.apply()
+    assert migration.held() == {"g2": {ORDERS[0]: 10}}
+    migration.source.broken.clear()
+    assert migration.verify() == {
+        "g1 None": Status.REFUSED,
+        "g1 orders-0": Status.NOT_IN_PLAN,
+        "g2 orders-0": Status.EQUAL,
+        "g2 orders-1": Status.REFUSED,
+    }
+
+
+def test_a_target_that_changed_since_the_plan_is_not_written_over(migration):
+    commit(migration.source, "g", 10, 20, 30)
+    commit(migration.target, "g", 5, 5, 5)
+    migration.plan()
+    commit(migration.target, "g", 7, 21)  # 0: changed by somebody, still behind; 1: moved beyond what was planned
+    report = migration.apply()
+    assert list(report.failed["g"].failed) == [ORDERS[0]]
+    assert migration.held() == {"g": {ORDERS[0]: 7, ORDERS[1]: 21, ORDERS[2]: 30}}
+
+
+def test_a_rewind_happens_only_when_it_was_allowed(migration):
+    commit(migration.source, "g", 10)
+    commit(migration.target, "g", 15)
+    migration.options = PlanOptions(IfAhead.REWIND)
+    migration.plan()
+    migration.apply()
+    assert migration.held() == {"g": {ORDERS[0]: 10}}
+    migration.rollback()
+    assert migration.held() == {"g": {ORDERS[0]: 15}}
+
+
+def test_a_plan_for_another_cluster_is_refused(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.target.id = "another"
+    with pytest.raises(PlanError, match="the plan was made for memory target"):
+        migration.apply()
+
+
+def test_rollback_refuses_what_was_used_since_unless_forced(migration):
+    commit(migration.source, "g", 10, 20)
+    commit(migration.target, "g", 1, 2)
+    migration.plan()
+    migration.apply()
+    commit(migration.target, "g", 11)
+    report = migration.rollback()
+    assert list(report.failed["g"].failed) == [ORDERS[0]]
+    assert migration.held() == {"g": {ORDERS[0]: 11, ORDERS[1]: 2}}
+    assert migration.rollback(force=True).ok
+    assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
+
+
+def test_a_plan_that_was_rolled_back_is_not_applied_again(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    migration.rollback()
+    with pytest.raises(JournalError, match="rolled back"):
+        migration.apply()
+
+
+def test_nothing_applied_means_nothing_to_roll_back(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    with pytest.raises(JournalError, match="nothing was applied"):
+        migration.rollback()
+
+
+@dataclass
+class OneLog:
+    """A cluster whose partitions all have one log range."""
+
+    log: LogRange
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        return dict.fromkeys(names or (), 8)
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        return dict.fromkeys(partitions, self.log)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "status"),
+    [
+        ((10,), (10,), Status.EQUAL),
+        ((10,), (50,), Status.PROGRESS),
+        ((10,), (100,), Status.PROGRESS),
+        ((10,), (101,), Status.BEYOND_LOG_END),
+        ((10,), (9,), Status.BEHIND),
+        ((10,), (None,), Status.MISSING),
+        ((12,), (10,), Status.SOURCE_AHEAD),
+        ((12,), (12,), Status.PROGRESS),
+        ((8,), (10,), Status.SOURCE_REWOUND),
+        ((None,), (10,), Status.SOURCE_GONE),
+        ((10, 3), (10,), Status.NOT_IN_PLAN),
+        ((10,), (10, 3), Status.NEW_IN_TARGET),
+    ],
+)
+def test_verify_judges_a_fresh_read_of_both_sides(migration, source, target, status):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    migration.source.data["g"].clear()
+    migration.target.data["g"].clear()
+    commit(migration.source, "g", *source)
+    commit(migration.target, "g", *target)
+    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, OneLog(LogRange(0, 100)))
+    verdicts = {v.tp: v for v in verifier.verdicts()}
+    judged = verdicts[ORDERS[1]] if len(source) + len(target) == 3 else verdicts[ORDERS[0]]
+    assert judged.status is status
+    assert verifier.summary.ok is status.ok
+
+
+def test_progress_without_a_known_log_end_is_unknown_and_does_not_pass(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    commit(migration.target, "g", 11)
+    assert migration.verify() == {"g orders-0": Status.UNKNOWN}
+
+
+# --- killed anywhere -----------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL at a journal step; the real signal is sent in tests/chaos."""
+
+
+def killing_journal(at: int, when: str) -> type[Journal]:
+    """A journal that dies at its ``at``-th append: before the write, or after its fsync."""
+    count = itertools.count()
+
+    class Dying(Journal):
+        def append(self, records):
+            records = list(records)
+            if records and next(count) == at:
+                if when == "after":
+                    super().append(records)
+                raise Killed
+            super().append(records)
+
+    return Dying
+
+
+def scenario(folder: Path) -> Migration:
+    migration = Migration(folder)
+    for n in range(5):
+        commit(migration.source, f"g{n}", 10 + n, 20 + n, 30 + n)
+        commit(migration.target, f"g{n}", *[None, 5, 99][: n % 4])
+    return migration
+
+
+def run_with_kill(migration: Migration, command: str, at: int, when: str, monkeypatch) -> bool:
+    """Runs a command that is killed at one journal step, then again undisturbed; False once there is no such step."""
+    monkeypatch.setattr("offsetmgr.migration.execute.BATCH_GROUPS", 1)
+    killed = True
+    try:
+        getattr(migration, command)(killing_journal(at, when))
+        killed = False
+    except Killed:
+        if command == "rollback" and not migration.state().apply.intents:
+            return killed
+        assert getattr(migration, command)().ok
+    return killed
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("command", ["apply", "rollback"])
+def test_killed_at_any_journal_step_and_resumed_the_end_is_the_same(tmp_path, command, when, monkeypatch):
+    undisturbed = scenario(tmp_path / "undisturbed")
+    undisturbed.folder.mkdir()
+    untouched = undisturbed.held()
+    undisturbed.plan()
+    assert undisturbed.apply().ok
+    applied = undisturbed.held()
+    for at in itertools.count():
+        migration = scenario(tmp_path / f"{at}")
+        migration.folder.mkdir()
+        migration.plan()
+        if command == "rollback":
+            migration.apply()
+        if not run_with_kill(migration, command, at, when, monkeypatch):
+            break
+        assert migration.held() == (applied if command == "apply" else untouched)
+        if command == "apply":
+            assert migration.rollback().ok
+            assert migration.held() == untouched
+    assert at > 8
+
+
+def test_a_torn_last_line_is_cut_and_damage_in_the_middle_is_an_error(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    path = journal_path(migration.path)
+    whole = path.read_bytes()
+    records = [record for _, record in read_journal(path)]
+    for cut in range(whole.rstrip(b"\n").rfind(b"\n") + 2, len(whole)):
+        path.write_bytes(whole[:cut])
+        assert [record for _, record in read_journal(path)] == records[:-1]
+    middle = whole.index(b"\n") + 10
+    path.write_bytes(whole[:middle] + b"#" + whole[middle + 1 :])
+    with pytest.raises(JournalError, match="before its end"):
+        list(read_journal(path))
+
+
+def test_two_processes_never_work_on_one_plan(migration):
+    plan = migration.plan()
+    path = journal_path(migration.path)
+    with (
+        Journal(path, plan_sha256=plan.sha256, clock=SystemClock()),
+        pytest.raises(JournalError, match="another process"),
+        Journal(path, plan_sha256=plan.sha256, clock=SystemClock()),
+    ):
+        pass
+
+
+def test_a_journal_of_another_plan_is_refused(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    migration.path.unlink()
+    migration.plan()
+    with pytest.raises(JournalError, match="another plan"):
+        migration.apply()
+
+
+def test_a_finalized_plan_is_not_rolled_back_but_planned_back(migration):
+    commit(migration.source, "g", 10)
+    plan = migration.plan()
+    migration.apply()
+    with Journal(journal_path(migration.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        journal.append([{"kind": "finalized", "verified": 1, "gates": []}])
+    with pytest.raises(GateRefused, match="would rewind"):
+        migration.rollback()
