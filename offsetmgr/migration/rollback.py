@@ -20,8 +20,10 @@ from offsetmgr.migration.state import MigrationState
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
     """Undoes what the journal says was written, or goes on where an earlier rollback stopped.
 
-    ``force`` restores before-images even where the value has changed since. Raises `JournalError` where nothing was
-    applied, `GateRefused` after the plan was finalized (make the reverse plan instead), `PlanError` for another cluster.
+    ``force`` restores before-images even where the value has changed since.
+
+    Raises `JournalError` where nothing was applied, `GateRefused` after the plan was finalized (make the reverse plan
+    instead), `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if not state.apply.intents:
