@@ -1,0 +1,194 @@
+"""One kazoo client: opened when first needed, within a time-out, and asked through its own request queue.
+
+Only the life of the connection belongs here; what is asked is `session`.  Three things that kazoo does otherwise than
+an offset tool needs are settled here: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop``
+can take far longer than the time-out given, and its results (one condition variable each) are slow in bulk.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import AuthenticationFailed, InvalidUri, OffsetMgrError, TimedOut, Unreachable
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
+_LONGEST_SESSION_S: Final = 10.0
+_LONGEST_CLOSE_S: Final = 3.0
+
+# kazoo's log goes where the application says and nowhere else: without a handler Python would print its warnings to
+# stderr.  Never DEBUG: there kazoo shows every request, the one that carries the credentials too.
+_LOG: Final = logging.getLogger("offsetmgr.zookeeper.kazoo")
+_LOG.addHandler(logging.NullHandler())
+_LOG.setLevel(logging.INFO)
+
+
+def parse_connect(connect: str) -> tuple[str, str]:
+    """``h1:2181,h2:2181/chroot`` as hosts and chroot (empty, or with a leading slash). Raises `InvalidUri`."""
+    hosts, slash, rest = connect.partition("/")
+    chroot = f"/{rest}".rstrip("/") if slash else ""
+    for host in hosts.split(","):
+        match = _HOST.fullmatch(host)
+        if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
+            # The text itself is not shown: before an '@' it may hold a password.
+            raise InvalidUri(
+                "ZooKeeper connect string", "a part of it is not HOST:PORT", "as in h1:2181,h2:2181/chroot"
+            )
+    if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):
+        raise InvalidUri(f"ZooKeeper chroot {chroot!r}", "has an empty or relative part", "as in h1:2181/kafka")
+    return hosts, chroot
+
+
+class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's client, which in addition tells when waiting for it has become pointless."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settled = threading.Event()
+        """Set while connected, and once the client has given up for good."""
+        self.authentication_failed = False
+        self.finished = False
+        super().__init__(**settings)
+
+    def _session_callback(self, state: str) -> None:
+        super()._session_callback(state)
+        if state == KeeperState.AUTH_FAILED:
+            # kazoo ends its connection thread after this, while `start` would go on waiting.
+            self.authentication_failed = True
+        if state == KeeperState.CLOSED:
+            self.finished = True
+        if self.connected or self.authentication_failed or self.finished:
+            self.settled.set()
+        else:
+            self.settled.clear()
+
+
+class Completion:
+    """What kazoo calls with a request's result: passes it on, with its tag, to the queue of the waiting thread.
+
+    It stands where kazoo's own AsyncResult would: a queue shared by a whole bulk call costs a fraction of one
+    condition variable for each request, and lets the caller wait for whichever answer comes first.
+    """
+
+    __slots__ = ("_inbox", "_tag")
+
+    def __init__(self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], tag: int) -> None:
+        self._inbox = inbox
+        self._tag = tag
+
+    def set(self, value: Any = None) -> None:
+        self._inbox.put((self._tag, value, None))
+
+    def set_exception(self, exception: Exception) -> None:
+        self._inbox.put((self._tag, None, exception))
+
+
+class Connection:
+    """A ZooKeeper session that connects when first needed and reconnects by itself. Safe for several threads."""
+
+    def __init__(self, hosts: str, config: ConnectionConfig) -> None:
+        self._hosts = hosts
+        self._auth = config.zookeeper_auth
+        self._timeout_s = config.timeout_ms / 1000
+        self._lock = threading.Lock()
+        self._client: _Client | None = None
+        self._closed = False
+
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
+
+    @property
+    def session_id(self) -> int | None:
+        """The server's id of the current session; None while there is no connection."""
+        client = self._client
+        identity = client.client_id if client is not None else None
+        return None if identity is None else int(identity[0])
+
+    def ready(self, deadline: float) -> None:
+        """Connects, or waits until the lost connection is back, until ``deadline`` (of ``time.monotonic``).
+
+        Raises `Unreachable`, `AuthenticationFailed`.
+        """
+        client = self._open()
+        if not client.settled.wait(max(0.0, deadline - time.monotonic())):
+            raise self.unreachable()
+        if client.authentication_failed:
+            self._drop(client)
+            raise AuthenticationFailed(f"ZooKeeper at {self._hosts}", "the server refused the credentials given")
+        if client.finished:
+            self._drop(client)
+            raise self.unreachable()
+
+    def send(self, request: Any, completion: Completion) -> None:
+        """Queues a request; its result or error goes to ``completion``, more than once in rare races of kazoo's."""
+        # _call is what every method of KazooClient ends in.  It is the only way to send a request that kazoo has no
+        # method for, and it keeps the order in which requests are handed in.
+        self._open()._call(request, completion)
+
+    def silence(self) -> OffsetMgrError:
+        """The error for an answer that has not come within the time-out."""
+        client = self._client
+        if client is None or not client.connected:
+            return self.unreachable()
+        return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
+
+    def unreachable(self) -> Unreachable:
+        return Unreachable(
+            f"ZooKeeper at {self._hosts}",
+            f"no server could be reached within {self._timeout_s * 1000:.0f} ms",
+            "check the address, and that the server runs and serves requests",
+        )
+
+    def close(self) -> None:
+        """Ends the session. Returns within a few seconds even where the server does not answer any more."""
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            self._stop(client).join(min(self._timeout_s, _LONGEST_CLOSE_S))
+
+    def _open(self) -> _Client:
+        with self._lock:
+            if self._closed:
+                raise Unreachable(f"ZooKeeper at {self._hosts}", "the session has been closed")
+            if self._client is None:
+                client = _Client(
+                    hosts=self._hosts,
+                    # Also kazoo's limit for connecting to one server: never beyond the caller's patience.
+                    timeout=min(self._timeout_s, _LONGEST_SESSION_S),
+                    auth_data=list(self._auth),
+                    connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0),
+                    logger=_LOG,
+                )
+                client.start_async()
+                self._client = client
+            return self._client
+
+    def _drop(self, client: _Client) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
+        self._stop(client)
+
+    @staticmethod
+    def _stop(client: _Client) -> threading.Thread:
+        def stop() -> None:
+            try:
+                client.stop()
+                client.close()
+            except Exception as error:  # the client is given up in any case; kazoo raises bare Exceptions here
+                _LOG.info("the ZooKeeper client did not stop cleanly: %s", error)
+
+        # In a thread of its own: kazoo waits ten seconds and more for a connection thread that is busy connecting.
+        thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
+        thread.start()
+        return thread

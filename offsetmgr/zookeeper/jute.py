@@ -1,0 +1,215 @@
+"""ZooKeeper's serialization (jute) of the few requests that are made in bulk: pure, bytes in and bytes out.
+
+kazoo can do all of this one operation at a time; here it is done for hundreds in one go, because per-node overhead is
+what makes bulk reads slow.  Source: zookeeper.jute, MultiOperationRecord, MultiTransactionRecord and MultiResponse of
+ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+
+class Code(IntEnum):
+    """Result codes of org.apache.zookeeper.KeeperException that callers tell apart."""
+
+    OK = 0
+    RUNTIME_INCONSISTENCY = -2
+    """In a refused transaction: an operation after the one that failed."""
+    NO_NODE = -101
+    NO_AUTH = -102
+    BAD_VERSION = -103
+    NODE_EXISTS = -110
+    NOT_EMPTY = -111
+
+
+class Op(IntEnum):
+    """Operation codes (ZooDefs.OpCode)."""
+
+    CREATE = 1
+    DELETE = 2
+    GET = 4
+    SET = 5
+    CHILDREN = 8
+    CHECK = 13
+    MULTI = 14
+    MULTI_READ = 22
+
+
+class NodeData(NamedTuple):
+    """A node's data with those fields of its Stat that are used here. Times are milliseconds since 1970."""
+
+    data: bytes
+    czxid: int
+    ctime_ms: int
+    mtime_ms: int
+    version: int
+    """Data version: rises by one with each set."""
+    ephemeral_owner: int
+    """Session id of the owner; 0 for a persistent node."""
+
+
+class BrokenAnswer(ValueError):
+    """The server's answer does not have the form that its protocol promises."""
+
+
+_INT: Final = struct.Struct("!i")
+_MULTI_HEADER: Final = struct.Struct("!iBi")
+_TYPE_AND_FIRST_INT: Final = struct.Struct("!i5xi")
+_END: Final = _MULTI_HEADER.pack(-1, True, -1)
+_OPEN_ACL: Final = _INT.pack(1) + _INT.pack(31) + _INT.pack(5) + b"world" + _INT.pack(6) + b"anyone"
+"""One entry: all permissions to everybody, as Kafka has it under /consumers, where old consumers must write."""
+_PERSISTENT: Final = _INT.pack(0)
+_HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
+
+
+@lru_cache(maxsize=1024)
+def _node_struct(length: int) -> struct.Struct:
+    # Data and the interesting Stat fields in a single unpack: czxid, (mzxid), ctime, mtime, version, (cversion,
+    # aversion), ephemeralOwner, (dataLength, numChildren, pzxid).
+    return struct.Struct(f"!{length}sq8xqqi8xq16x")
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def single_read(path: bytes) -> bytes:
+    """Body of a getData or getChildren request for a (UTF-8) path, without a watch."""
+    return _INT.pack(len(path)) + path + b"\0"
+
+
+def multi_read(op: Op, paths: list[bytes]) -> bytes:
+    """Body of a multi-read that applies ``op`` (GET or CHILDREN) to each of the (UTF-8) paths."""
+    header, pack = _HEADERS[op], _INT.pack
+    parts: list[bytes] = []
+    for raw in paths:
+        parts += (header, pack(len(raw)), raw, b"\0")
+    parts.append(_END)
+    return b"".join(parts)
+
+
+def create(path: str, data: bytes) -> bytes:
+    """A create operation of a transaction: persistent, open to all."""
+    raw = path.encode()
+    return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _OPEN_ACL, _PERSISTENT))
+
+
+def set_data(path: str, data: bytes, version: int) -> bytes:
+    raw = path.encode()
+    return b"".join((_HEADERS[Op.SET], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _INT.pack(version)))
+
+
+def delete(path: str, version: int) -> bytes:
+    raw = path.encode()
+    return b"".join((_HEADERS[Op.DELETE], _INT.pack(len(raw)), raw, _INT.pack(version)))
+
+
+def check(path: str, version: int) -> bytes:
+    raw = path.encode()
+    return b"".join((_HEADERS[Op.CHECK], _INT.pack(len(raw)), raw, _INT.pack(version)))
+
+
+def multi(operations: list[bytes]) -> bytes:
+    """Body of a transaction made of the operations above."""
+    return b"".join(operations) + _END
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def node_data(buffer: bytes, offset: int) -> NodeData:
+    """The answer to a single getData."""
+    try:
+        length = max(_INT.unpack_from(buffer, offset)[0], 0)
+        return NodeData._make(_node_struct(length).unpack_from(buffer, offset + 4))
+    except struct.error as broken:
+        raise BrokenAnswer(f"getData: {broken}") from broken
+
+
+def child_names(buffer: bytes, offset: int) -> list[str]:
+    """The answer to a single getChildren."""
+    try:
+        return _strings(buffer, offset)[0]
+    except struct.error as broken:
+        raise BrokenAnswer(f"getChildren: {broken}") from broken
+
+
+def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
+    """The answers to a multi-read of ``count`` getData: the node, or the error code of that node alone."""
+    results: list[NodeData | int] = []
+    append, peek, make = results.append, _TYPE_AND_FIRST_INT.unpack_from, NodeData._make
+    get: int = Op.GET
+    try:
+        for _ in range(count):
+            # Type, then (after the header's nine bytes) the length of the data, or the error code.
+            kind, number = peek(buffer, offset)
+            offset += 13
+            if kind == get:
+                length = number if number > 0 else 0
+                append(make(_node_struct(length).unpack_from(buffer, offset)))
+                offset += length + 68
+            elif kind == -1:
+                append(number)
+            else:
+                raise BrokenAnswer(f"multi-read: a result of type {kind} where getData was asked")
+    except struct.error as broken:
+        raise BrokenAnswer(f"multi-read: {broken}") from broken
+    return results
+
+
+def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:
+    """The answers to a multi-read of ``count`` getChildren: the names, or the error code of that node alone."""
+    results: list[list[str] | int] = []
+    try:
+        for _ in range(count):
+            kind, number = _TYPE_AND_FIRST_INT.unpack_from(buffer, offset)
+            if kind == Op.CHILDREN:
+                names, offset = _strings(buffer, offset + 9)
+                results.append(names)
+            elif kind == -1:
+                results.append(number)
+                offset += 13
+            else:
+                raise BrokenAnswer(f"multi-read: a result of type {kind} where getChildren was asked")
+    except struct.error as broken:
+        raise BrokenAnswer(f"multi-read: {broken}") from broken
+    return results
+
+
+def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
+    """The result codes of a transaction's ``count`` operations; all `Code.OK` where it was carried out."""
+    codes: list[int] = []
+    unpack = _MULTI_HEADER.unpack_from
+    try:
+        for _ in range(count):
+            kind = unpack(buffer, offset)[0]
+            offset += 9
+            if kind == -1:
+                codes.append(_INT.unpack_from(buffer, offset)[0])
+                offset += 4
+                continue
+            codes.append(Code.OK)
+            if kind == Op.SET:
+                offset += 68
+            elif kind == Op.CREATE:
+                offset += 4 + _INT.unpack_from(buffer, offset)[0]
+            elif kind not in (Op.DELETE, Op.CHECK):
+                raise BrokenAnswer(f"transaction: a result of type {kind}")
+    except struct.error as broken:
+        raise BrokenAnswer(f"transaction: {broken}") from broken
+    return codes
+
+
+def _strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    unpack = _INT.unpack_from
+    count = unpack(buffer, offset)[0]
+    offset += 4
+    names = []
+    for _ in range(count):
+        end = offset + 4 + unpack(buffer, offset)[0]
+        names.append(buffer[offset + 4 : end].decode())
+        offset = end
+    return names, offset

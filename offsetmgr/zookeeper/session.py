@@ -1,0 +1,370 @@
+"""`ZookeeperSession`: bulk reads, transactions and watches, with the project's errors and time-outs.
+
+What the nodes mean does not belong here.  Paths are relative to the chroot everywhere.
+
+Ordering contract: requests of one session are carried out by the server in the order in which they were sent, so a
+read sent after a transaction sees its effect, or proves that it had none, once `sync` stands between them where the
+connection was lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from kazoo import exceptions as kazoo
+from kazoo.protocol import serialization as requests
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, ServerError
+from offsetmgr.zookeeper import jute
+from offsetmgr.zookeeper.connection import Completion, Connection, parse_connect
+from offsetmgr.zookeeper.jute import Code, NodeData, Op
+from offsetmgr.zookeeper.multiread import MultiRead, SingleRead, in_requests
+from offsetmgr.zookeeper.transactions import Operation, Outcome, State, TransactionRequest, culprit, encoded
+
+Node: TypeAlias = NodeData | OffsetMgrError | None
+"""A node's data; None where there is no such node; the error of this node alone."""
+
+Children: TypeAlias = list[str] | OffsetMgrError | None
+"""Names of a node's children; None where there is no such node; the error of this node alone."""
+
+WatchCallback: TypeAlias = Callable[[str], None]
+"""Called once with the path that was watched, in kazoo's watch thread: it must not block."""
+
+# In flight at once: enough to keep the server busy while answers are decoded, few enough to bound memory.
+_MULTI_READS_IN_FLIGHT: Final = 6
+_SINGLE_READS_IN_FLIGHT: Final = 1000
+_TRANSACTIONS_IN_FLIGHT: Final = 4
+
+_LOST: Final = (
+    kazoo.ConnectionLoss,
+    kazoo.SessionExpiredError,  # kazoo's ConnectionClosedError is one of these
+    kazoo.SessionMovedError,
+    kazoo.OperationTimeoutError,
+)
+
+
+class _ConnectionLost(Exception):
+    """The connection was lost more often than the caller of `_ask` allows."""
+
+
+class ZookeeperSession:
+    """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
+
+    Every wait is bounded by ``config.timeout_ms``: a bulk call fails when nothing at all has been answered for that
+    long.  Reads that fall into a loss of the connection are repeated until then; a failed read is an error, never an
+    empty result.  All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also
+    `ServerError` where the chroot does not exist.
+    """
+
+    def __init__(self, connect: str, config: ConnectionConfig | None = None) -> None:
+        """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
+        self.hosts, self.chroot = parse_connect(connect)
+        self._connection = Connection(self.hosts, config or ConnectionConfig())
+        self._timeout_s = self._connection.timeout_s
+        self._multi_read: bool | None = None
+        self._multi_read_lock = threading.Lock()
+
+    @property
+    def connect(self) -> str:
+        """The connect string, chroot included."""
+        return self.hosts + self.chroot
+
+    @property
+    def session_id(self) -> int | None:
+        """The server's id of the current session; None while there is no connection."""
+        return self._connection.session_id
+
+    def close(self) -> None:
+        """Ends the session; nothing can be asked of it afterwards."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def get_many(self, paths: Sequence[str]) -> list[Node]:
+        """Data of many nodes, in the order of ``paths``."""
+        return self._read_many(Op.GET, paths)
+
+    def children_many(self, paths: Sequence[str]) -> list[Children]:
+        """Names of the children of many nodes, in the order of ``paths``; the names themselves are in no order."""
+        return self._read_many(Op.CHILDREN, paths)
+
+    def get(self, path: str) -> NodeData | None:
+        """One node's data; None where there is no such node. Raises `NotAuthorized` too."""
+        found = self.get_many([path])[0]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    def children(self, path: str) -> list[str] | None:
+        """Names of one node's children; None where there is no such node. Raises `NotAuthorized` too."""
+        found = self.children_many([path])[0]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    def sync(self) -> None:
+        """Lets the server catch up with the ensemble's leader: reads sent afterwards see every earlier write."""
+        for _, answer in self._ask([requests.Sync(self.chroot or "/")], 1):
+            if isinstance(answer, Exception):
+                raise self._error(answer)
+
+    def _read_many(self, op: Op, paths: Sequence[str]) -> list[Any]:
+        """What was found at each path, by the quickest way that the server knows."""
+        if not paths:
+            return []
+        # The chroot is read along with what is under it: where it does not exist, every path would look like a node
+        # that is merely absent, and a mistyped chroot like a cluster without groups.
+        chroot = self.chroot
+        raw = [
+            (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
+        ]
+        results = self._multi_reads(op, raw) if self._can_multi_read() else None
+        if results is None:
+            results = self._single_reads(op, raw)
+        if chroot and results.pop(0) == Code.NO_NODE:
+            raise ServerError(
+                f"ZooKeeper at {self.hosts}",
+                f"the chroot {chroot} does not exist there",
+                "check the path after the host names; a broker creates it when it first starts",
+            )
+        return [
+            found if found.__class__ is not int else self._node_error(found, path)
+            for found, path in zip(results, paths, strict=True)
+        ]
+
+    def _multi_reads(self, op: Op, paths: list[bytes]) -> list[Any] | None:
+        """Many paths a request; None where a server of the ensemble turned out not to know how."""
+        chunks = in_requests(paths)
+        decode = jute.multi_node_data if op is Op.GET else jute.multi_child_names
+        results: list[Any] = [None] * len(chunks)
+        for index, answer in self._ask([MultiRead(op, chunk) for chunk in chunks], _MULTI_READS_IN_FLIGHT):
+            if isinstance(answer, kazoo.UnimplementedError):
+                self._multi_read = False
+                return None
+            if isinstance(answer, Exception):
+                raise self._error(answer)
+            results[index] = self._decoded(decode, *answer, len(chunks[index]))
+        return results[0] if len(results) == 1 else [found for chunk in results for found in chunk]
+
+    def _single_reads(self, op: Op, paths: list[bytes]) -> list[Any]:
+        """One path a request, many requests in flight: for servers before 3.6."""
+        decode = jute.node_data if op is Op.GET else jute.child_names
+        results: list[Any] = [None] * len(paths)
+        for index, answer in self._ask([SingleRead(op, path) for path in paths], _SINGLE_READS_IN_FLIGHT):
+            if not isinstance(answer, Exception):
+                results[index] = self._decoded(decode, *answer)
+            elif isinstance(answer, kazoo.NoNodeError | kazoo.NoAuthError):
+                results[index] = int(answer.code)
+            else:
+                raise self._error(answer)
+        return results
+
+    def _can_multi_read(self) -> bool:
+        """Whether the server answers multi-reads: asked once a session, with a request of its own.
+
+        A server before 3.6 answers UnimplementedError and then drops the connection; as the answer can be overtaken
+        by the drop, two losses in a row count as the same answer.  Nothing is lost by mistake: single reads work on
+        every server.
+        """
+        with self._multi_read_lock:
+            if self._multi_read is None:
+                try:
+                    probe = MultiRead(Op.GET, [(self.chroot or "/").encode()])
+                    ((_, answer),) = self._ask([probe], 1, losses=1)
+                except _ConnectionLost:
+                    answer = kazoo.UnimplementedError()
+                if isinstance(answer, kazoo.UnimplementedError):
+                    self._multi_read = False
+                elif isinstance(answer, Exception):
+                    raise self._error(answer)
+                else:
+                    self._multi_read = True
+            return self._multi_read
+
+    # --- writes -----------------------------------------------------------------------------------
+
+    def transaction(self, operations: Sequence[Operation]) -> Outcome:
+        """Carries out the operations together or not at all."""
+        return self.transactions([operations])[0]
+
+    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[Outcome]:
+        """Carries out several transactions, each by itself, one after the other, several of them in flight.
+
+        Raises only where nothing could be sent at all; afterwards a lost connection is an outcome.  Nothing is
+        repeated: of a transaction without an answer only a fresh read can tell whether it happened.
+        """
+        self._connection.ready(time.monotonic() + self._timeout_s)
+        sent = [TransactionRequest([encoded(op, self.chroot) for op in operations]) for operations in batches]
+        outcomes: list[Outcome | None] = [None] * len(sent)
+        inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
+        handed_in = 0
+        for _ in sent:
+            while handed_in < len(sent) and handed_in - sum(o is not None for o in outcomes) < _TRANSACTIONS_IN_FLIGHT:
+                self._connection.send(sent[handed_in], Completion(inbox, handed_in))
+                handed_in += 1
+            index, value, exception = self._next_answer(inbox, outcomes)
+            if index is None:
+                break
+            outcomes[index] = self._outcome(batches[index], sent[index], value, exception)
+        return [
+            outcome or _without_answer(request, self._connection.silence())
+            for outcome, request in zip(outcomes, sent, strict=True)
+        ]
+
+    def _next_answer(
+        self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[Outcome | None]
+    ) -> tuple[int | None, Any, Exception | None]:
+        """The next first answer; index None where none came within the time-out."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                index, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return None, None, None
+            if outcomes[index] is None:  # kazoo can report one request twice when its connection closes
+                return index, value, exception
+
+    def _outcome(
+        self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
+    ) -> Outcome:
+        if isinstance(exception, _LOST):
+            return _without_answer(request, self._connection.unreachable())
+        if exception is not None:
+            return Outcome(State.REFUSED, error=self._error(exception))
+        codes = self._decoded(jute.multi_codes, *value, len(operations))
+        index = culprit(codes)
+        if index is None:
+            return Outcome(State.COMMITTED)
+        error = self._node_error(codes[index], operations[index].path)
+        return Outcome(
+            State.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
+        )
+
+    # --- watches ----------------------------------------------------------------------------------
+
+    def watch_children(self, path: str, callback: WatchCallback) -> list[str] | None:
+        """The children of a node, which from then on is watched; None where it does not exist (yet).
+
+        ``callback`` is called once: when a child comes or goes, when the node itself does, or when the watch was lost
+        together with the connection.  It says "read again, and watch again", never what happened.
+        """
+        answer = self._watch(requests.GetChildren, path, callback)
+        return None if answer is None else list(answer)
+
+    def watch_data(self, path: str, callback: WatchCallback) -> NodeData | None:
+        """The data of a node, which from then on is watched as in `watch_children`."""
+        answer = self._watch(requests.GetData, path, callback)
+        if answer is None:
+            return None
+        data, stat = answer
+        return NodeData(data or b"", stat.czxid, stat.ctime, stat.mtime, stat.version, stat.ephemeralOwner)
+
+    def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
+        # kazoo's own request classes, because kazoo keeps the watchers of these and of no others.
+        full = self.chroot + path if path != "/" else self.chroot or "/"
+
+        def watcher(_: object) -> None:
+            callback(path)
+
+        while True:
+            ((_, answer),) = self._ask([request(full, watcher)], 1)
+            if not isinstance(answer, kazoo.NoNodeError):
+                break
+            ((_, stat),) = self._ask([requests.Exists(full, watcher)], 1)
+            if isinstance(stat, Exception):
+                raise self._error(stat)
+            if stat is None:
+                return None
+        if isinstance(answer, kazoo.NoAuthError):
+            raise self._server_error("NO_AUTH", path)
+        if isinstance(answer, Exception):
+            raise self._error(answer)
+        return answer
+
+    # --- asking, and what goes wrong --------------------------------------------------------------
+
+    def _ask(self, asked: Sequence[Any], window: int, losses: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Sends requests that change nothing, ``window`` of them at a time, and gives their answers as they come:
+        the index of the request with its answer, or with the exception that the server answered.
+
+        Requests lost with the connection are sent again on the next one (``losses`` times in a row, or until nothing
+        has been answered for the whole time-out).
+        """
+        deadline = time.monotonic() + self._timeout_s
+        self._connection.ready(deadline)
+        inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
+        waiting = list(range(len(asked) - 1, -1, -1))
+        in_flight: dict[int, int] = {}
+        tag = lost = 0
+        while waiting or in_flight:
+            while waiting and len(in_flight) < window:
+                tag += 1
+                in_flight[tag] = waiting.pop()
+                self._connection.send(asked[in_flight[tag]], Completion(inbox, tag))
+            try:
+                answered, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise self._connection.silence() from None
+            index = in_flight.pop(answered, None)
+            if index is None:  # kazoo can report one request twice when its connection closes
+                continue
+            if isinstance(exception, _LOST):
+                waiting.append(index)
+                if not in_flight:  # all that was lost together counts once
+                    lost += 1
+                    if losses is not None and lost > losses:
+                        raise _ConnectionLost
+                    self._connection.ready(deadline)
+                continue
+            lost = 0
+            yield index, value if exception is None else exception
+            deadline = time.monotonic() + self._timeout_s
+
+    def _decoded(self, decode: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return decode(*arguments)
+        except (jute.BrokenAnswer, UnicodeDecodeError) as broken:
+            raise ServerError(
+                f"ZooKeeper at {self.hosts}", f"an answer that cannot be understood: {broken}"
+            ) from broken
+
+    def _node_error(self, code: int, path: str) -> OffsetMgrError | None:
+        """The error that one node's result code stands for; None for a node that does not exist."""
+        if code == Code.NO_NODE:
+            return None
+        known = {member.value: member.name for member in Code}
+        return self._server_error(known.get(code, f"error {code}"), path)
+
+    def _server_error(self, name: str, path: str) -> OffsetMgrError:
+        what = f"ZooKeeper node {self.chroot}{path}"
+        if name == "NO_AUTH":
+            return NotAuthorized(
+                what, "its access list does not allow this (NO_AUTH)", "check the ZooKeeper credentials"
+            )
+        return ServerError(what, f"ZooKeeper answered {name}")
+
+    def _error(self, exception: Exception) -> OffsetMgrError:
+        """A whole request's error as one of ours."""
+        if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
+            return AuthenticationFailed(f"ZooKeeper at {self.hosts}", "the server refused the credentials given")
+        if isinstance(exception, kazoo.NoAuthError):
+            return NotAuthorized(f"ZooKeeper at {self.hosts}", "the access list does not allow this (NO_AUTH)")
+        return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
+
+
+def _without_answer(request: TransactionRequest, error: OffsetMgrError) -> Outcome:
+    return Outcome(State.NOT_SENT if request.cancel() else State.UNKNOWN, error=error)
