@@ -18,7 +18,9 @@ def test_zookeeper_serves_requests_in_both_versions(zookeeper: ZooKeeperServer, 
     assert ports.four_letters(zookeeper34.connect, "srvr").startswith("Zookeeper version: 3.4.9")
 
 
-def test_brokers_take_topics_at_once(kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: str) -> None:
+def test_brokers_take_topics_at_once(
+    kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: str
+) -> None:
     make_topic(unique, 3)
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
 

@@ -1,0 +1,149 @@
+import java.io.FileInputStream;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.locks.ReentrantLock;
+import kafka.consumer.Consumer;
+import kafka.consumer.ConsumerConfig;
+import kafka.consumer.ConsumerIterator;
+import kafka.consumer.ConsumerTimeoutException;
+import kafka.consumer.KafkaStream;
+import kafka.javaapi.consumer.ConsumerConnector;
+import kafka.javaapi.consumer.ConsumerRebalanceListener;
+import kafka.message.MessageAndMetadata;
+
+/**
+ * The old high-level consumer as a careful user runs it: prints what it consumes, one line a message.
+ *
+ * Its automatic commits are the library's own. A message is printed before it counts as consumed, so no commit
+ * runs ahead of what was printed, and neither a rebalance nor a clean shutdown commits while a message is between
+ * the two: what is repeated or lost is the group's doing, never this program's.
+ *
+ * Arguments: the consumer's properties file, the topic, the number of streams.
+ */
+public class OldConsumerMain {
+    private final ConsumerConnector connector;
+    private final OutputStream out = new FileOutputStream(FileDescriptor.out);
+    private final List locks = Collections.synchronizedList(new ArrayList());
+    private volatile boolean stopping = false;
+
+    private OldConsumerMain(Properties properties) {
+        // Waiting for a message holds the stream's lock, so no wait may be long.
+        properties.setProperty("consumer.timeout.ms", "50");
+        connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties));
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Properties properties = new Properties();
+        FileInputStream file = new FileInputStream(arguments[0]);
+        try {
+            properties.load(file);
+        } finally {
+            file.close();
+        }
+        new OldConsumerMain(properties).run(arguments[1], Integer.parseInt(arguments[2]));
+    }
+
+    private void run(String topic, int count) throws Exception {
+        Runtime.getRuntime().addShutdownHook(new Thread(new Runnable() {
+            public void run() {
+                lockAll();
+                stopping = true;
+                unlockAll();
+                connector.shutdown();
+            }
+        }));
+        connector.setConsumerRebalanceListener(new ConsumerRebalanceListener() {
+            public void beforeReleasingPartitions(Map partitions) {
+                // The library has stopped fetching and committed by now, but a message may have been in our hands.
+                lockAll();
+                try {
+                    connector.commitOffsets();
+                } finally {
+                    unlockAll();
+                }
+            }
+
+            public void beforeStartingFetchers(String consumer, Map partitions) {
+            }
+        });
+        for (int i = 0; i < count; i++) {
+            // Fair, or a busy stream would never let a rebalance in.
+            locks.add(new ReentrantLock(true));
+        }
+        Map streams = connector.createMessageStreams(Collections.singletonMap(topic, Integer.valueOf(count)));
+        Iterator each = ((List) streams.get(topic)).iterator();
+        for (int i = 0; i < count; i++) {
+            final ConsumerIterator messages = ((KafkaStream) each.next()).iterator();
+            final ReentrantLock lock = (ReentrantLock) locks.get(i);
+            new Thread(new Runnable() {
+                public void run() {
+                    while (consumeOne(messages, lock)) {
+                    }
+                }
+            }, "stream-" + i).start();
+        }
+    }
+
+    private boolean consumeOne(ConsumerIterator messages, ReentrantLock lock) {
+        lock.lock();
+        try {
+            if (stopping || !messages.hasNext()) {
+                return false;
+            }
+            print((MessageAndMetadata) messages.peek());
+            messages.next();
+        } catch (ConsumerTimeoutException nothingYet) {
+            return true;
+        } catch (Throwable broken) {
+            broken.printStackTrace();
+            Runtime.getRuntime().halt(3);
+        } finally {
+            lock.unlock();
+        }
+        return true;
+    }
+
+    private void lockAll() {
+        for (int i = 0; i < locks.size(); i++) {
+            ((ReentrantLock) locks.get(i)).lock();
+        }
+    }
+
+    private void unlockAll() {
+        for (int i = 0; i < locks.size(); i++) {
+            ((ReentrantLock) locks.get(i)).unlock();
+        }
+    }
+
+    private void print(MessageAndMetadata message) throws IOException {
+        String line = message.partition() + "\t" + message.offset() + "\t" + escaped((byte[]) message.key()) + "\t"
+            + escaped((byte[]) message.message()) + "\n";
+        // One write a line: a SIGKILL leaves whole lines.
+        out.write(line.getBytes("ISO-8859-1"));
+    }
+
+    /** Printable ASCII as it is, other bytes as \xHH; null as \N. */
+    private static String escaped(byte[] bytes) {
+        if (bytes == null) {
+            return "\\N";
+        }
+        StringBuilder text = new StringBuilder(bytes.length);
+        for (int i = 0; i < bytes.length; i++) {
+            int b = bytes[i] & 0xff;
+            if (b >= 0x20 && b < 0x7f && b != '\\') {
+                text.append((char) b);
+            } else {
+                text.append("\\x").append(Character.forDigit(b >> 4, 16)).append(Character.forDigit(b & 15, 16));
+            }
+        }
+        return text.toString();
+    }
+}
