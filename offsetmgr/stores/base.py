@@ -207,6 +207,45 @@ class OffsetStore(Protocol):
     ) -> None: ...
 
 
+class HeldGroup(Protocol):
+    """A group that we hold for longer than one edit: while it is held nobody else commits to it.
+
+    Whoever starts to consume with the group takes it away: then ``lost`` says so, `commit` raises `LockLost`, and the
+    consumer runs on undisturbed.
+    """
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def lost(self) -> OffsetMgrError | None:
+        """Why the group is ours no longer; None while it is."""
+        ...
+
+    def fetch(self) -> Mapping[TopicPartition, Committed]:
+        """All committed offsets of the group."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ChangeOutcome]:
+        """Commits as the holder, one outcome a partition; refuses to lower an offset. Raises `LockLost`."""
+        ...
+
+    def release(self) -> None:
+        """Gives the group up at once, so that consumers need not wait for a time-out."""
+        ...
+
+
+@runtime_checkable
+class HoldingStore(Protocol):
+    """A store whose groups must be held by whoever follows them for long: one without compare-and-set."""
+
+    def hold(self, group: str, *, holder: str) -> HeldGroup:
+        """Takes an idle group. ``holder`` names the process's role: a later process of the same name takes over at
+        once, and the earlier one, dead or frozen, is fenced (KIP-345). Raises `GroupActive` with the members named.
+        """
+        ...
+
+
 class StoreBase:
     """The parts of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
 
