@@ -187,6 +187,10 @@ class UnknownVersion(OffsetMgrError):
     """A format whose version we do not know; the text names the version (rule 10)."""
 
 
+class FileFailure(OffsetMgrError):
+    """A file of ours cannot be opened, read, locked or written: missing, not allowed, no space, exists already."""
+
+
 class MalformedData(OffsetMgrError):
     """A file that breaks its format; the text says which line, and why."""
 

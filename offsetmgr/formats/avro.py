@@ -161,6 +161,9 @@ class AvroReader:
         """Where each block begins, and where the last one ends."""
         self.header: SnapshotHeader = self._index()
         self._head = self._bytes(0, self._blocks[0])
+        self._last_block = -1
+        self._last_records: dict[str, dict[str, Any]] = {}
+        """The block decoded last: whoever asks for one group after another usually stays in it for a while."""
 
     def groups(self) -> Iterator[str]:
         return iter(self._block_of)
@@ -176,7 +179,10 @@ class AvroReader:
         block = self._block_of.get(group)
         if block is None:
             return None
-        return next(self._entry(record, 0) for record in self._decode(block) if record["group"] == group)
+        if block != self._last_block:
+            self._last_records = {record["group"]: record for record in self._decode(block)}
+            self._last_block = block
+        return self._entry(self._last_records[group], 0)
 
     def _decode(self, block: int) -> Iterator[dict[str, Any]]:
         # fastavro reads whole files only, so one block is made to look like one

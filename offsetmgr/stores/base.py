@@ -111,13 +111,15 @@ class GroupEditResult:
     """The outcome of one `GroupEdit`, one entry a partition.
 
     ``atomic`` is False where others could have written between our comparison and our write; ``how`` says what was
-    checked instead.
+    checked instead.  ``secondary`` is for dual stores: the partitions whose change the primary took (their outcome
+    says so) but the secondary did not, and why; the change is not lost, the dual store keeps it as pending.
     """
 
     group: str
     outcomes: Mapping[TopicPartition, ChangeOutcome]
     atomic: bool = True
     how: str = ""
+    secondary: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
 
     @property
     def failures(self) -> dict[TopicPartition, OffsetMgrError]:
