@@ -18,7 +18,7 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Layout(Protocol):
-    """Offsets as a tree of fixed depth: groups, under each its offsets' root, then topics, then one node a partition."""
+    """Offsets as a tree: groups, under each its offsets' root, then topics, then one node a partition."""
 
     @property
     def name(self) -> str:

@@ -88,17 +88,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
         if isinstance(names, list)
         for topic in sorted(names)
     ]
-    partitions: list[tuple[str, TopicPartition, str]] = []
-    for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
-        if isinstance(names, OffsetMgrError):
-            errors[group][path] = names
-            continue
-        for name in names or ():
-            if _PARTITION.fullmatch(name):
-                partitions.append((group, TopicPartition(topic, int(name)), f"{path}/{name}"))
-            else:
-                what = f"ZooKeeper node {path}/{name}"
-                errors[group][f"{path}/{name}"] = Unreadable(what, "its name is not a partition's number")
+    partitions = list(_partitions(session, topics, errors))
     nodes = session.get_many([path for *_, path in partitions])
     for (group, partition, path), node in zip(partitions, nodes, strict=True):
         if isinstance(node, OffsetMgrError):
@@ -110,6 +100,22 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
             yield GroupOwners(group, error=names)
         else:
             yield GroupOwners(group, dict(sorted(found[group].items())), errors[group])
+
+
+def _partitions(
+    session: ZookeeperSession, topics: list[tuple[str, str, str]], errors: dict[str, dict[str, OffsetMgrError]]
+) -> Iterator[tuple[str, TopicPartition, str]]:
+    """The nodes under the topics' nodes, as group, partition and path; what is none goes to the group's ``errors``."""
+    for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
+        if isinstance(names, OffsetMgrError):
+            errors[group][path] = names
+            continue
+        for name in names or ():
+            if _PARTITION.fullmatch(name):
+                yield group, TopicPartition(topic, int(name)), f"{path}/{name}"
+            else:
+                what = f"ZooKeeper node {path}/{name}"
+                errors[group][f"{path}/{name}"] = Unreadable(what, "its name is not a partition's number")
 
 
 def _owner(path: str, node: NodeData) -> Owner:

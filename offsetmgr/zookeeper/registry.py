@@ -103,8 +103,8 @@ def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupM
         elif registration is not None:  # None: it has gone since the children were listed
             found[group].append(_member(group, name, registration))
     for group, names in zip(possible, listed, strict=True):
-        error = names if isinstance(names, OffsetMgrError) else failed.get(group)
-        yield GroupMembers(group, () if error else tuple(found[group]), error)
+        unknown = names if isinstance(names, OffsetMgrError) else failed.get(group)
+        yield GroupMembers(group, () if unknown else tuple(found[group]), unknown)
 
 
 def _member(group: str, name: str, node: NodeData) -> RegistryMember:
