@@ -1,0 +1,323 @@
+"""``offsetmgr migrate``: plan, apply, status, verify, finalize, rollback, mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli.options import (
+    AllGroups,
+    AllowRewind,
+    Connect,
+    Format,
+    Groups,
+    Topics,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
+from offsetmgr.cli.stopping import stopping
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import UsageError
+from offsetmgr.migration.execute import Executor, Report
+from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.plan import IfAhead, PlanOptions
+from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.planner import OldMembers, Planner
+from offsetmgr.migration.state import MigrationState
+
+if TYPE_CHECKING:
+    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.stores.base import OffsetStore
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
+
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal stands beside it.")]
+From = Annotated[
+    str, typer.Option("--from", metavar="URI", help="The store to read: zookeeper://..., kafka://..., file:...")
+]
+To = Annotated[str, typer.Option("--to", metavar="URI", help="The store to write.")]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="Give a group another name in the target; repeatable."),
+]
+WaitEmpty = Annotated[
+    float,
+    typer.Option("--wait-empty", metavar="SECONDS", min=0, help="Wait this long for active groups to become empty."),
+]
+
+
+def _renames(pairs: list[str] | None) -> dict[str, str]:
+    renames: dict[str, str] = {}
+    for pair in pairs or []:
+        old, equals, new = pair.partition("=")
+        if not (equals and old and new):
+            raise UsageError(f"--rename {pair!r}", "must be OLD=NEW")
+        if old in renames:
+            raise UsageError(f"--rename {pair!r}", f"{old} is renamed twice")
+        renames[old] = new
+    return renames
+
+
+def cluster_for(connect: Connect, uris: Iterable[str]) -> Cluster | None:
+    """The Kafka cluster whose logs the offsets point into: that of the first store that names brokers, else
+    --bootstrap-server; None where nobody names one."""
+    from offsetmgr.cluster.kafka import KafkaCluster
+    from offsetmgr.stores.uri import bootstrap_of
+
+    connection = connect.resolved.connection
+    found = next((b for uri in uris if (b := bootstrap_of(uri, connection))), connect.resolved.bootstrap_server)
+    return None if found is None else KafkaCluster(found, connection)
+
+
+@contextmanager
+def old_members(connect: Connect, uris: Iterable[str]) -> Iterator[OldMembers | None]:
+    """Asks ZooKeeper's registry for live old consumers, where one of the stores is (or contains) a ZooKeeper."""
+    from offsetmgr.stores.uri import zookeeper_of
+
+    connection = connect.resolved.connection
+    address = next((z for uri in uris if (z := zookeeper_of(uri, connection))), None)
+    if address is None:
+        yield None
+        return
+    from offsetmgr.zookeeper.registry import members_many
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+    with ZookeeperSession(address, connection) as session:
+
+        def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+            found = {}
+            for group in members_many(session, groups):
+                if group.error is not None:
+                    raise group.error
+                if group.members:
+                    found[group.group] = tuple(member.member_id for member in group.members)
+            return found
+
+        yield ask
+
+
+@app.command("plan")
+@connected
+def plan_command(
+    connect: Connect,
+    from_: From,
+    to: To,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan.")],
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    rename: Rename = None,
+    clamp: Annotated[bool, typer.Option("--clamp", help="Bring offsets outside the log to its nearest edge.")] = False,
+    if_ahead: Annotated[
+        IfAhead | None,
+        typer.Option("--if-ahead", help="Where the target is ahead: keep it (live stores), or refuse (files)."),
+    ] = None,
+    allow_rewind: AllowRewind = False,
+    format: Format = OutputFormat.TABLE,
+) -> None:
+    """Decide what would be moved, write it down, touch nothing.
+
+    The plan is frozen: apply writes exactly what stands in it, and only where the target still holds what it held.
+    """
+    groups = require_groups(group, all_groups)
+    rewind = IfAhead.REWIND if allow_rewind else if_ahead
+    if allow_rewind and if_ahead is not None:
+        raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
+    default = IfAhead.REFUSE if from_.startswith("file:") else IfAhead.KEEP
+    options = PlanOptions(rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename))
+    source, target = connect.store(from_), connect.store(to)
+    with old_members(connect, (from_, to)) as members:
+        planner = Planner(source, target, options, SystemClock(), cluster_for(connect, (to, from_)), members)
+        header = planner.header()
+        names = planner.selected_groups()
+        summary, digest = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
+    plan = PlanFile(output)
+    view.show_plan_header(header)
+    view.show_plan_summary(summary)
+    if format is OutputFormat.TABLE:
+        view.show_attention(plan)
+    if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= view.SHOWN:
+        write_rows(view.STEP_COLUMNS, view.step_rows(plan.groups()), format)
+    note(f"plan written to {output} (sha256 {digest[:16]}...); nothing was changed")
+    note(f"next: offsetmgr migrate apply {output}")
+    if summary.failed_groups:
+        raise typer.Exit(1)
+
+
+@app.command("apply")
+@connected
+def apply_command(connect: Connect, plan_path: PlanPath, yes: Yes = False, wait_empty: WaitEmpty = 0.0) -> None:
+    """Write what the plan says; run again after an interruption, it goes on where it stopped."""
+    from offsetmgr.migration.apply import apply, check_endpoint
+
+    plan, state = _open_plan(plan_path)
+    target = connect.store(plan.header.target.uri)
+    check_endpoint("target", plan.header.target, target)
+    check_endpoint("source", plan.header.source, connect.store(plan.header.source.uri))
+    view.show_plan_header(plan.header)
+    view.show_plan_summary(plan.summary)
+    view.show_attention(plan)
+    if state.apply.opened and not state.undo.opened:
+        note(f"an earlier run settled {len(state.apply.settled)} groups; this one goes on")
+    if plan.summary.writes:
+        confirm(f"write {plan.summary.writes} offsets to {plan.header.target.uri}?", yes=yes)
+    with _work(plan, "apply", target, wait_empty) as executor:
+        report = apply(plan, state, executor)
+    view.show_report(report, "written")
+    _say_next(report, f"next: offsetmgr migrate verify {plan_path}")
+    if plan.summary.refused or plan.summary.failed_groups:
+        note(
+            f"{plan.summary.refused} partitions and {plan.summary.failed_groups} groups were refused by the plan itself"
+        )
+    if not report.ok or plan.summary.failed_groups:
+        raise typer.Exit(1)
+
+
+def _say_next(report: Report, then: str) -> None:
+    if report.interrupted:
+        note("interrupted: what was begun is finished and recorded; run the same command again to go on")
+    elif report.failed:
+        note("what failed is tried again when the same command is run again")
+    else:
+        note(then)
+
+
+def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
+    plan = PlanFile(path)
+    return plan, MigrationState.read(journal_path(path), plan.sha256)
+
+
+@contextmanager
+def _work(plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0) -> Iterator[Executor]:
+    """The journal held open, Ctrl-C turned into a clean stop, progress on stderr."""
+    clock = SystemClock()
+    with (
+        Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal,
+        stopping("groups under way are finished") as stop,
+        view.Progress(f"{name}: groups", plan.summary.groups) as shown,
+    ):
+        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty)
+
+
+@app.command("status")
+def status_command(plan_path: PlanPath, format: Format = OutputFormat.TABLE) -> None:
+    """Say where a migration stands, from its plan and journal alone; asks no server."""
+    plan, state = _open_plan(plan_path)
+    found = view.describe_state(plan, state)
+    if format is OutputFormat.TABLE:
+        view.show_plan_header(plan.header)
+        view.show_plan_summary(plan.summary)
+        for name in ("created_at", "last_at", "finalized_at"):
+            found[name] = None if found[name] is None else view.moment(found[name])
+        write_rows((Column("what"), Column("value")), found.items(), format)
+    else:
+        write_rows([Column(name) for name in found], [tuple(found.values())], format)
+
+
+@app.command("verify")
+@connected
+def verify_command(
+    connect: Connect,
+    plan_path: PlanPath,
+    all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
+    format: Format = OutputFormat.TABLE,
+) -> None:
+    """Read both sides afresh and compare them with the plan; exit 1 on any difference."""
+    from offsetmgr.migration.verify import Status
+
+    plan, _ = _open_plan(plan_path)
+    verifier = _verifier(connect, plan)
+    checked = progress(verifier.verdicts(), "partitions verified")
+    everything = all_rows or format is not OutputFormat.TABLE
+    rows = (view.verdict_row(v) for v in checked if everything or v.status is not Status.EQUAL)
+    first = next(rows, None)
+    if first is not None or everything:
+        write_rows(view.VERDICT_COLUMNS, _with_first(first, rows), format)
+    view.show_verify_summary(verifier.summary)
+    if not verifier.summary.ok:
+        raise typer.Exit(1)
+
+
+def _with_first(first: tuple[Any, ...] | None, rest: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    if first is not None:
+        yield first
+        yield from rest
+
+
+def _verifier(connect: Connect, plan: PlanFile) -> Any:
+    from offsetmgr.migration.verify import Verifier
+
+    source, target = plan.header.source.uri, plan.header.target.uri
+    cluster = cluster_for(connect, (target, source))
+    return Verifier(plan, connect.store(source), connect.store(target), cluster)
+
+
+@app.command("rollback")
+@connected
+def rollback_command(
+    connect: Connect,
+    plan_path: PlanPath,
+    yes: Yes = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore before-images even where the offset was used since.")
+    ] = False,
+    reverse_plan: Annotated[
+        Path | None,
+        typer.Option("--reverse-plan", metavar="FILE", help="After cut-over: plan the way back with today's offsets."),
+    ] = None,
+    wait_empty: WaitEmpty = 0.0,
+) -> None:
+    """Restore what apply overwrote and remove what it created.
+
+    Once the group was cut over, before-images would rewind it: then --reverse-plan makes a plan in the other direction.
+    """
+    from offsetmgr.migration.rollback import rollback
+
+    plan, state = _open_plan(plan_path)
+    if reverse_plan is not None:
+        _plan_back(connect, plan, reverse_plan)
+        return
+    target = connect.store(plan.header.target.uri)
+    if state.apply.intents and state.finalized_at is None:
+        note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
+        note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
+        confirm(f"roll back {len(state.apply.intents)} groups?", yes=yes)
+    with _work(plan, "undo", target, wait_empty) as executor:
+        report = rollback(plan, state, executor, force=force)
+    view.show_report(report, "restored")
+    if report.failed:
+        note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
+    _say_next(report, "rolled back: the target is as it was")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _plan_back(connect: Connect, plan: PlanFile, output: Path) -> None:
+    from offsetmgr.migration.rollback import reverse_options
+
+    source_uri, target_uri = plan.header.target.uri, plan.header.source.uri
+    options = reverse_options(plan)
+    with old_members(connect, (source_uri, target_uri)) as members:
+        planner = Planner(
+            connect.store(source_uri),
+            connect.store(target_uri),
+            options,
+            SystemClock(),
+            cluster_for(connect, (source_uri, target_uri)),
+            members,
+        )
+        header = planner.header()
+        names = planner.selected_groups()
+        summary, _ = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
+    view.show_plan_header(header)
+    view.show_plan_summary(summary)
+    view.show_attention(PlanFile(output))
+    note(f"the way back is planned in {output}; nothing was changed")
+    note(f"next: offsetmgr migrate apply {output}")

@@ -1,0 +1,273 @@
+"""How plans, reports and verdicts look to a person: text and rows, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from offsetmgr.cli.render import Column, note, progress
+from offsetmgr.migration.execute import GroupOutcome, Report
+from offsetmgr.migration.mirror import GroupMirror, MirrorStatus
+from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, Step
+from offsetmgr.migration.planfile import PlanFile, PlanSummary
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.migration.verify import PartitionVerdict, VerifySummary
+
+SHOWN: Final = 20
+"""Lines of a kind that are printed before the rest is only counted."""
+
+MEANING: Final[Mapping[str, str]] = {
+    Action.COPY: "will be written",
+    Action.REWIND: "will be moved BACK (a rewind was allowed)",
+    Action.SKIP_EQUAL: "are equal already",
+    Action.KEEP_NEWER: "stay: the target is ahead",
+    Action.TARGET_ONLY: "stay: only the target has a commit",
+    Action.REFUSE_REWIND: "refused: would move back",
+    Action.REFUSE_TOPIC_MISSING: "refused: the topic does not exist in Kafka",
+    Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
+    Action.REFUSE_OUT_OF_RANGE: "refused: outside what the log holds",
+    Action.REFUSE_UNREADABLE: "refused: one side could not be read",
+}
+
+STEP_COLUMNS: Final = (
+    Column("group"),
+    Column("target_group", optional=True),
+    Column("topic"),
+    Column("partition", right=True),
+    Column("action"),
+    Column("source", right=True),
+    Column("target", right=True),
+    Column("after", right=True),
+    Column("note", optional=True),
+)
+
+VERDICT_COLUMNS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True),
+    Column("status"),
+    Column("evidence"),
+    Column("expected", right=True),
+    Column("source", right=True),
+    Column("target", right=True),
+    Column("log_end", right=True),
+    Column("detail", optional=True),
+)
+
+
+def moment(ms: int) -> str:
+    """A time for people, UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
+    """Every step of a plan as a row of `STEP_COLUMNS`; a group that could not be planned is one row."""
+    for group in groups:
+        other = group.target_group if group.target_group != group.group else None
+        if group.error:
+            yield (group.group, other, None, None, "error", None, None, None, group.error)
+        for step in group.steps:
+            yield (group.group, other, step.tp.topic, step.tp.partition, step.action.value, *_offsets(step), step.note)
+
+
+def _offsets(step: Step) -> tuple[int | None, int | None, int | None]:
+    source, target, after = (value.offset if value else None for value in (step.source, step.target, step.after))
+    return source, target, after
+
+
+def show_plan_header(header: PlanHeader) -> None:
+    note(f"from    {header.source.uri}  ({header.source.kind} {header.source.id}, {header.source.how})")
+    note(f"to      {header.target.uri}  ({header.target.kind} {header.target.id}, {header.target.how})")
+    if header.cluster_id is None:
+        note("logs    not checked: no --bootstrap-server, so topics and log ranges are unknown")
+    else:
+        note(f"logs    checked against Kafka cluster {header.cluster_id}")
+    if header.expires_at is not None:
+        note(
+            f"expiry  copied offsets of a group that no consumer starts expire about {moment(header.expires_at)}"
+            " (offsets.retention.minutes after the copy)"
+        )
+
+
+def show_plan_summary(summary: PlanSummary) -> None:
+    note(f"{summary.groups} groups, {sum(summary.actions.values())} partitions:")
+    for action, count in sorted(summary.actions.items(), key=lambda item: list(MEANING).index(item[0])):
+        note(f"  {count:>8} {action:<26} {MEANING[action]}")
+    if summary.failed_groups:
+        note(f"  {summary.failed_groups:>8} groups could not be read and are not part of what will be written")
+    if summary.active_groups:
+        note(
+            f"  {summary.active_groups:>8} groups have active members in Kafka now: apply refuses them, or waits with"
+            " --wait-empty SECONDS"
+        )
+    if summary.unlocked_groups:
+        note(
+            f"  {summary.unlocked_groups:>8} groups have old consumers registered in ZooKeeper: written without a group"
+            " lock, so not atomic (a lock would break their commits; they read the larger of both stores once dual"
+            " commit is on)"
+        )
+
+
+def show_attention(plan: PlanFile) -> None:
+    """What a person must see before applying: refusals, rewinds, groups in error, active groups. At most `SHOWN`."""
+    lines = list(_first(_attention(plan), SHOWN + 1))
+    for line in lines[:SHOWN]:
+        note(line)
+    if len(lines) > SHOWN:
+        note("  ... and more: offsetmgr migrate plan --format json (or csv) lists every step")
+
+
+def _attention(plan: PlanFile) -> Iterator[str]:
+    for group in plan.groups():
+        if group.error:
+            yield f"  ! {group.group}: {group.error}"
+        if group.members:
+            yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
+        for step in group.steps:
+            if step.action.refuses or step.action is Action.REWIND or (step.note and step.action.writes):
+                yield f"  ! {group.group} {step.tp}: {step.action}: {step.note}"
+
+
+def _first(items: Iterable[str], count: int) -> Iterator[str]:
+    for number, item in enumerate(items):
+        if number >= count:
+            return
+        yield item
+
+
+def show_report(report: Report, verb: str) -> None:
+    """What a run did, in full sentences; every failed partition up to `SHOWN`."""
+    parts = [f"{report.written} offsets {verb} in {report.groups} groups"]
+    if report.left:
+        parts.append(f"{report.left} left as they were")
+    if report.skipped:
+        parts.append(f"{report.skipped} groups were settled by an earlier run")
+    note("; ".join(parts))
+    if report.not_atomic:
+        note(
+            f"{report.not_atomic} groups were written without a group lock: not atomic, and the journal says what was"
+            " checked instead"
+        )
+    failed = [(o, tp, error) for o in report.failed.values() for tp, error in sorted(o.failed.items())]
+    shown_groups: set[str] = set()
+    lines = 0
+    for outcome, tp, error in failed:
+        if outcome.active_members:
+            if outcome.group in shown_groups:
+                continue
+            shown_groups.add(outcome.group)
+            line = f"  ! {outcome.target_group} is active: {'; '.join(outcome.active_members)}"
+        else:
+            line = f"  ! {outcome.target_group} {tp}: {error.why or error.what}"
+        lines += 1
+        if lines <= SHOWN:
+            note(line)
+    if failed:
+        note(f"{len(failed)} partitions in {len(report.failed)} groups failed; the others are done")
+
+
+def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
+    """Where a migration stands, as a value for ``migrate status``; counts are groups unless named otherwise."""
+    groups = plan.summary.groups
+    work = state.undo if state.undo.opened else state.apply
+    if state.undo.opened:
+        phase = "rolled back" if state.undo.complete else "rolling back"
+    elif state.finalized_at is not None:
+        phase = "finalized"
+    elif state.apply.complete:
+        phase = "applied"
+    elif state.apply.opened:
+        phase = "applying"
+    else:
+        phase = "planned"
+    return {
+        "plan": str(plan.path),
+        "sha256": plan.sha256,
+        "phase": phase,
+        "groups": groups,
+        "begun": len(work.intents),
+        "settled": len(work.settled),
+        "unsettled": len(set(work.intents) - work.settled),
+        "writes_planned": plan.summary.writes,
+        "refused": plan.summary.refused,
+        "created_at": plan.header.created_at,
+        "last_at": state.last_at,
+        "finalized_at": state.finalized_at,
+        "source_offsets_removed_groups": len(state.delete.settled),
+    }
+
+
+def verdict_row(verdict: PartitionVerdict) -> tuple[Any, ...]:
+    return (
+        verdict.target_group,
+        verdict.tp.topic if verdict.tp else None,
+        verdict.tp.partition if verdict.tp else None,
+        verdict.status.value,
+        verdict.evidence.value,
+        verdict.expected,
+        verdict.source,
+        verdict.target,
+        verdict.log_end,
+        verdict.detail,
+    )
+
+
+def show_verify_summary(summary: VerifySummary) -> None:
+    total = sum(summary.counts.values())
+    for status, count in sorted(summary.counts.items()):
+        note(f"  {count:>8} {status}{'' if status.ok else '   <-- difference'}")
+    if not total:
+        note("nothing to verify: neither the plan nor the stores hold anything")
+    elif summary.ok:
+        note(f"verified: {total} partitions of {summary.groups} groups, every one read afresh on both sides")
+    else:
+        wrong = sum(count for status, count in summary.counts.items() if not status.ok)
+        note(f"NOT verified: {wrong} of {total} partitions differ")
+
+
+def mirror_line(status: MirrorStatus) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
+    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {status.copied} offsets copied, lag {status.lag}"
+
+
+def mirror_rows(groups: Iterable[GroupMirror]) -> Iterator[tuple[Any, ...]]:
+    for mirrored in groups:
+        yield (
+            mirrored.group,
+            mirrored.target_group,
+            mirrored.state.value,
+            mirrored.copied,
+            mirrored.lag,
+            mirrored.detail,
+        )
+
+
+MIRROR_COLUMNS: Final = (
+    Column("group"),
+    Column("target_group"),
+    Column("state"),
+    Column("copied", right=True),
+    Column("lag", right=True),
+    Column("detail", optional=True),
+)
+
+
+class Progress:
+    """A line on stderr that counts settled groups: moving on a terminal, now and then elsewhere."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._items: Any = progress(self._ticks(), what, total)
+
+    def _ticks(self) -> Iterator[None]:
+        while True:
+            yield None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def count(self, _outcome: GroupOutcome) -> None:
+        next(self._items)
+
+    def __exit__(self, *_: object) -> None:
+        self._items.close()

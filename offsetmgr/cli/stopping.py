@@ -1,0 +1,30 @@
+"""Ctrl-C in the middle of bulk work: the first one asks it to stop cleanly, the second one interrupts it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from offsetmgr.cli.render import note
+
+
+@contextmanager
+def stopping(what: str) -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether to stop; SIGTERM counts as Ctrl-C. ``what`` names what is being ended."""
+    asked = False
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        note(f"stopping: {what} (again to interrupt at once)")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
