@@ -7,6 +7,16 @@ this package.
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.java import java_tool
 from offsetmgr.sandbox.oldconsumer import Message, OldConsumer
+from offsetmgr.sandbox.sandbox import OldGroup, Sandbox
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
-__all__ = ["KafkaBroker", "KraftBroker", "Message", "OldConsumer", "ZooKeeperServer", "java_tool"]
+__all__ = [
+    "KafkaBroker",
+    "KraftBroker",
+    "Message",
+    "OldConsumer",
+    "OldGroup",
+    "Sandbox",
+    "ZooKeeperServer",
+    "java_tool",
+]

@@ -105,6 +105,8 @@ class ServerProcess(ABC):
         self.start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._ref: ProcessRef | None = None
+        self.on_launch: Callable[[ServerProcess], None] | None = None
+        """Called as soon as the process exists, before it answers: whoever keeps books can write it down."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -142,8 +144,12 @@ class ServerProcess(ABC):
         """
         if self.running():
             return self
-        self._launch()
-        self._await_answer()
+        try:
+            self._launch()
+            self._await_answer()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def stop(self) -> bool:
@@ -192,21 +198,16 @@ class ServerProcess(ABC):
         self._ref = ProcessRef.of(self._process.pid)
         if not self.detached:
             _watchdog.add(self._process.pid)
+        if self.on_launch is not None:
+            self.on_launch(self)
 
     def _await_answer(self) -> None:
-        try:
-            wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
-            if not self.running():
-                raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
-            if not self._answers():
-                raise SandboxError(
-                    f"{self.name} did not answer within {self.start_timeout:g} s",
-                    log_tail(self.log_file),
-                    f"see {self.log_file}",
-                )
-        except BaseException:
-            self.kill()
-            raise
+        wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
+        if not self.running():
+            raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
+        if not self._answers():
+            what = f"{self.name} did not answer within {self.start_timeout:g} s"
+            raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
 
     def _reap(self) -> None:
         if self._process is not None:

@@ -1,0 +1,163 @@
+"""``offsetmgr sandbox``: real servers on this machine, for trying things. Progress on stderr, data on stdout."""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.sandbox import Sandbox
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Real ZooKeeper and real Kafka on this machine, for trying things.",
+)
+
+StateFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="FOLDER",
+        help="Where the sandbox keeps its state and data (OFFSETMGR_SANDBOX, else a folder of the user's own).",
+        show_default=False,
+    ),
+]
+
+
+class OffsetsStorage(StrEnum):
+    """Kafka's ``offsets.storage``."""
+
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+
+
+COLUMNS = (
+    Column("name"),
+    Column("kind"),
+    Column("version"),
+    Column("running"),
+    Column("pid", right=True),
+    Column("address", optional=True),
+    Column("group", optional=True),
+    Column("topic", optional=True),
+    Column("offsets_storage", optional=True),
+    Column("dual_commit", optional=True),
+    Column("folder"),
+)
+
+
+def _sandbox(state: str | None) -> Sandbox:
+    from offsetmgr.sandbox import Sandbox
+
+    return Sandbox(state)
+
+
+@app.command()
+def up(
+    state: StateFolder = None,
+    brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Kafka 3.9 brokers; 3 replicate.")] = 1,
+    kraft: Annotated[bool, typer.Option("--kraft", help="One Kafka 4.1 broker without ZooKeeper instead.")] = False,
+    old_consumers: Annotated[
+        int,
+        typer.Option("--old-consumers", metavar="N", min=0, help="Start N real 0.10.2 consumers of --group as well."),
+    ] = 0,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="The old consumers' group.", show_default=False)
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="NAME", help="Their topic, created where missing.", show_default=False),
+    ] = None,
+    partitions: Annotated[
+        int, typer.Option("--partitions", metavar="N", min=1, help="Of a topic that has to be created.")
+    ] = 8,
+    offsets_storage: Annotated[
+        OffsetsStorage, typer.Option("--offsets-storage", help="Where the old consumers commit.")
+    ] = OffsetsStorage.ZOOKEEPER,
+    dual_commit: Annotated[
+        bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: commit to ZooKeeper as well.")
+    ] = False,
+) -> None:
+    """Start ZooKeeper and Kafka on free ports, wait until they answer, and print what to export.
+
+    Run again while up, it starts nothing (but the old consumers asked for). After a crash it cleans up first.
+    """
+    if old_consumers and (group is None or topic is None):
+        raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
+    if old_consumers and kraft:
+        raise UsageError("--old-consumers", "need ZooKeeper, and brokers before 4.0", "leave --kraft out")
+    from offsetmgr.sandbox import OldGroup
+
+    sandbox = _sandbox(state)
+    try:
+        fresh = sandbox.up(brokers=brokers, kraft=kraft, progress=note)
+    except KeyboardInterrupt as stop:
+        raise Interrupted("what was started has been stopped") from stop
+    note("the sandbox is up" if fresh else "the sandbox was up already")
+    if old_consumers and group is not None and topic is not None:
+        wanted = OldGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
+        try:
+            sandbox.start_old_consumers(wanted, note)
+        except KeyboardInterrupt as stop:
+            raise Interrupted("the sandbox is up; not all old consumers are running") from stop
+    _print_env(sandbox)
+
+
+@app.command()
+def down(state: StateFolder = None) -> None:
+    """Stop everything that was started, make sure that it is gone, and remove its data."""
+    stopped = _sandbox(state).down(note)
+    note(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@app.command()
+def status(
+    state: StateFolder = None,
+    output: Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")] = OutputFormat.TABLE,
+) -> None:
+    """List the sandbox's servers. Exit code 0 where all of them run, 1 where one does not or there is no sandbox."""
+    sandbox = _sandbox(state)
+    found = sandbox.status()
+    servers = found.servers if found else ()
+    rows = [
+        (
+            server.name,
+            server.kind,
+            server.version,
+            server.running(),
+            server.pid,
+            server.address or None,
+            server.details.get("group"),
+            server.details.get("topic"),
+            server.details.get("offsets_storage"),
+            server.details.get("dual_commit"),
+            server.folder,
+        )
+        for server in servers
+    ]
+    write_rows(COLUMNS, rows, output)
+    if found is None:
+        note(f"no sandbox is up in {sandbox.folder}")
+    elif not found.complete:
+        note("the sandbox did not come up fully; 'offsetmgr sandbox up' cleans up and starts again")
+    if found is None or not found.complete or not all(server.running() for server in servers):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def env(state: StateFolder = None) -> None:
+    """Print what to export, for a shell: eval "$(offsetmgr sandbox env)"."""
+    _print_env(_sandbox(state))
+
+
+def _print_env(sandbox: Sandbox) -> None:
+    for name, value in sandbox.env().items():
+        print(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")

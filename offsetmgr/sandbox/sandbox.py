@@ -1,0 +1,280 @@
+"""A whole sandbox that outlives the program that started it: ``offsetmgr sandbox up`` and ``down``.
+
+Ordering: a server is written down in the state file before anything waits for it, so that a later `Sandbox.up` or
+`Sandbox.down` finds it even if this program dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from offsetmgr.errors import SandboxError, UsageError
+from offsetmgr.sandbox import jars, ports
+from offsetmgr.sandbox import state as states
+from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
+from offsetmgr.sandbox.folders import state_folder
+from offsetmgr.sandbox.java import java_tool
+from offsetmgr.sandbox.listener import ListeningServer
+from offsetmgr.sandbox.oldconsumer import OldConsumer
+from offsetmgr.sandbox.process import ServerProcess
+from offsetmgr.sandbox.state import Server, State
+from offsetmgr.sandbox.zookeeper import ZooKeeperServer
+
+Progress = Callable[[str], None]
+MOST_BROKERS: Final = 9
+_DATA: Final = "data"
+_OURS: Final = ".offsetmgr-sandbox"
+"""A file in the data folder: only what carries it is ever removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldGroup:
+    """Old consumers to run in the sandbox: ``members`` processes of one group on one topic."""
+
+    members: int
+    group: str
+    topic: str
+    offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper"
+    dual_commit: bool = False
+    partitions: int = 8
+    """Of the topic, where it has to be created."""
+
+
+class Sandbox:
+    """The sandbox whose state and data are in ``folder`` (default: the user's state folder). No I/O before a call."""
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self.folder = state_folder() if folder is None else Path(folder).absolute()
+
+    def status(self) -> State | None:
+        """What was started and not stopped since; None where nothing is. Each `Server` tells whether it runs."""
+        return states.load(self.folder)
+
+    def env(self) -> dict[str, str | None]:
+        """What to export so that every command finds this sandbox; None means that the variable must be unset.
+
+        Raises `SandboxError` where no sandbox is up.
+        """
+        state = self.status()
+        if state is None or not state.complete:
+            raise SandboxError(f"no sandbox is up in {self.folder}", "", "start one: offsetmgr sandbox up")
+        return {"OFFSETMGR_BOOTSTRAP_SERVER": state.bootstrap, "OFFSETMGR_ZOOKEEPER": state.zookeeper}
+
+    def up(self, *, brokers: int = 1, kraft: bool = False, progress: Progress | None = None) -> bool:
+        """Starts ZooKeeper and Kafka 3.9 brokers (``kraft``: one Kafka 4.1 broker) and waits until they answer.
+
+        True where it started them, False where they were up already. What is left of a sandbox that did not end
+        properly is stopped and removed first. On any failure, Ctrl-C included, everything it started is stopped.
+        Raises `SandboxError`, `UsageError`.
+        """
+        if not 1 <= brokers <= (1 if kraft else MOST_BROKERS):
+            raise UsageError(
+                f"cannot start {brokers} brokers", "with KRaft it is 1" if kraft else f"it is 1 to {MOST_BROKERS}"
+            )
+        say = progress or (lambda _line: None)
+        with self._locked(say):
+            old = self.status()
+            if old is not None and old.intact():
+                if (old.brokers, old.kraft) != (brokers, kraft):
+                    raise SandboxError(
+                        f"another sandbox is up in {self.folder}",
+                        f"it has {_shape(old.brokers, old.kraft)}, not {_shape(brokers, kraft)}",
+                        "stop it first: offsetmgr sandbox down; or name another folder with --state",
+                    )
+                return False
+            if old is not None:
+                say("cleaning up after a sandbox that did not end properly")
+                self._clear(old, say)
+            try:
+                self._start(brokers, kraft, _ports_of(old), say)
+            except BaseException:
+                say("stopping what was started")
+                self._clear(self.status(), say)
+                raise
+            return True
+
+    def start_old_consumers(self, wanted: OldGroup, progress: Progress | None = None) -> list[str]:
+        """Adds members of an old group to a running sandbox; creates the topic where it is missing.
+
+        Returns their names. Raises `SandboxError`.
+        """
+        say = progress or (lambda _line: None)
+        with self._locked(say):
+            state = self.status()
+            if state is None or not state.intact():
+                raise SandboxError("cannot start old consumers", "no sandbox is up", "start one: offsetmgr sandbox up")
+            if state.zookeeper is None:
+                raise SandboxError("cannot start old consumers", "they need ZooKeeper, and brokers before 4.0")
+            _ensure_topic(state, wanted, say)
+            taken = {server.name for server in state.servers}
+            fresh = (name for name in (f"{wanted.group}-{n}" for n in range(1_000_000)) if name not in taken)
+            return [self._start_old_consumer(next(fresh), wanted, state.zookeeper, say) for _ in range(wanted.members)]
+
+    def down(self, progress: Progress | None = None) -> list[str]:
+        """Stops everything, makes sure that it is gone, and removes its data. Returns the names of what it stopped."""
+        say = progress or (lambda _line: None)
+        if not self.folder.exists():
+            return []
+        with self._locked(say):
+            return self._clear(self.status(), say)
+
+    # --- one step each ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self, say: Progress) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / "lock").open("w")
+        except OSError as error:
+            hint = "name another folder with --state, or with OFFSETMGR_SANDBOX"
+            raise SandboxError(f"cannot write into {self.folder}", error.strerror or str(error), hint) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"waiting for another command that works on {self.folder}")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _start(self, brokers: int, kraft: bool, old_ports: Mapping[str, int], say: Progress) -> None:
+        data = self._fresh_data_folder()
+        states.save(self.folder, State(brokers, kraft))
+        jars.resolve("kafka-4.1" if kraft else "kafka-3.9", say)
+
+        def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
+            say(f"starting {server.name}")
+            server.on_launch = lambda it: self._record(it, kind, name, version, address=f"{ports.HOST}:{server.port}")
+            server.start()
+
+        if kraft:
+            port = old_ports.get("broker-1")
+            launch(KraftBroker(data / "broker-1", port=port, detached=True), "broker", "broker-1", "4.1.1")
+        else:
+            zookeeper = ZooKeeperServer(data / "zookeeper", port=old_ports.get("zookeeper"), detached=True)
+            launch(zookeeper, "zookeeper", "zookeeper", "3.8.4")
+            for number in range(brokers):
+                name = f"broker-{number}"
+                broker = KafkaBroker(
+                    data / name,
+                    zookeeper=zookeeper.connect + states.CHROOT,
+                    broker_id=number,
+                    port=old_ports.get(name),
+                    config=_replication(brokers),
+                    detached=True,
+                )
+                launch(broker, "broker", name, "3.9.1")
+        state = self.status()
+        assert state is not None
+        states.save(self.folder, replace(state, complete=True))
+
+    def _start_old_consumer(self, name: str, wanted: OldGroup, zookeeper: str, say: Progress) -> str:
+        jars.resolve("kafka-0.10.2", say)
+        say(f"starting old consumer {name}")
+        consumer = OldConsumer(
+            self.folder / _DATA / name,
+            zookeeper=zookeeper,
+            group=wanted.group,
+            topic=wanted.topic,
+            offsets_storage=wanted.offsets_storage,
+            dual_commit=wanted.dual_commit,
+            detached=True,
+        )
+        details = {
+            "group": wanted.group,
+            "topic": wanted.topic,
+            "offsets_storage": wanted.offsets_storage,
+            "dual_commit": wanted.dual_commit,
+            "messages": str(consumer.output_file),
+        }
+        consumer.on_launch = lambda it: self._record(it, "old-consumer", name, "0.10.2.2", details=details)
+        try:
+            consumer.start()
+        except BaseException:
+            self._strike(name)
+            raise
+        return name
+
+    def _record(
+        self,
+        server: ServerProcess,
+        kind: str,
+        name: str,
+        version: str,
+        *,
+        address: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        state = self.status()
+        assert state is not None
+        entry = Server(
+            kind, name, version, str(server.folder), server.ref.pid, server.ref.started, address, dict(details or {})
+        )
+        others = tuple(other for other in state.servers if other.name != name)
+        states.save(self.folder, replace(state, servers=(*others, entry)))
+
+    def _strike(self, name: str) -> None:
+        state = self.status()
+        assert state is not None
+        states.save(self.folder, replace(state, servers=tuple(s for s in state.servers if s.name != name)))
+
+    def _clear(self, state: State | None, say: Progress) -> list[str]:
+        stopped: list[str] = []
+        # With a server gone the others may wait for it for ever before they end: there is nothing to hand over.
+        patience = 20.0 if state is not None and state.intact() else 2.0
+        # The last started first: consumers leave their group, brokers hand over, ZooKeeper goes when nobody needs it.
+        for server in reversed(state.servers if state else ()):
+            if server.running():
+                say(f"stopping {server.name}")
+                server.ref.stop(patience)
+                stopped.append(server.name)
+        data = self.folder / _DATA
+        if (data / _OURS).exists():
+            shutil.rmtree(data)
+        states.forget(self.folder)
+        return stopped
+
+    def _fresh_data_folder(self) -> Path:
+        data = self.folder / _DATA
+        if (data / _OURS).exists():
+            shutil.rmtree(data)
+        if data.exists():
+            raise SandboxError(f"{data} exists", "it was not made by a sandbox", "name another folder with --state")
+        data.mkdir()
+        (data / _OURS).touch()
+        return data
+
+
+def _shape(brokers: int, kraft: bool) -> str:
+    return "one Kafka 4.1 broker with KRaft" if kraft else f"{brokers} Kafka 3.9 broker(s) with ZooKeeper"
+
+
+def _ports_of(old: State | None) -> dict[str, int]:
+    """The ports of the sandbox before this one, where still free: what was exported in a shell stays right."""
+    known = {s.name: int(s.address.rpartition(":")[2]) for s in (old.servers if old else ()) if s.address}
+    return {name: port for name, port in known.items() if ports.is_free(port)}
+
+
+def _replication(brokers: int) -> dict[str, object]:
+    replicas = min(3, brokers)
+    return {
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "default.replication.factor": replicas,
+        "min.insync.replicas": max(1, replicas - 1),
+    }
+
+
+def _ensure_topic(state: State, wanted: OldGroup, say: Progress) -> None:
+    say(f"creating topic {wanted.topic} where it is missing")
+    arguments = ["--bootstrap-server", state.bootstrap, "--create", "--if-not-exists", "--topic", wanted.topic]
+    arguments += ["--partitions", str(wanted.partitions)]
+    done = java_tool("kafka-3.9", "org.apache.kafka.tools.TopicCommand", arguments)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        raise SandboxError(f"cannot create topic {wanted.topic}", said[0] if said else "Kafka's tool did not say why")

@@ -1,0 +1,99 @@
+"""What a sandbox that outlives its command line remembers: which processes are its own, and where they listen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from offsetmgr.errors import MalformedData, UnknownVersion
+from offsetmgr.sandbox.process import ProcessRef
+
+VERSION: Final = 1
+FILE: Final = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One process of the sandbox. ``address`` is ``HOST:PORT``, empty where it does not listen."""
+
+    kind: str
+    """``zookeeper``, ``broker`` or ``old-consumer``."""
+    name: str
+    version: str
+    folder: str
+    pid: int
+    started: str
+    address: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ref(self) -> ProcessRef:
+        return ProcessRef(self.pid, self.started)
+
+    def running(self) -> bool:
+        """Whether this very process (not another one with its pid) runs."""
+        return self.ref.alive()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A sandbox as its state file tells it. ``complete`` is False until all its servers answered."""
+
+    brokers: int
+    kraft: bool
+    complete: bool = False
+    servers: tuple[Server, ...] = ()
+
+    @property
+    def bootstrap(self) -> str:
+        """``HOST:PORT,...`` of all brokers."""
+        return ",".join(server.address for server in self.servers if server.kind == "broker")
+
+    @property
+    def zookeeper(self) -> str | None:
+        """The brokers' ZooKeeper connect string with its chroot; None without ZooKeeper."""
+        for server in self.servers:
+            if server.kind == "zookeeper":
+                return server.address + CHROOT
+        return None
+
+    def intact(self) -> bool:
+        """Whether it came up fully and every server that others depend on still runs."""
+        return self.complete and all(s.running() for s in self.servers if s.kind != "old-consumer")
+
+
+CHROOT: Final = "/kafka"
+"""Where the sandbox's brokers live in their ZooKeeper: not at its root, as in most real clusters."""
+
+
+def load(folder: Path) -> State | None:
+    """The state kept in this folder; None where there is none. Raises `MalformedData`, `UnknownVersion`."""
+    file = folder / FILE
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        version = data.pop("version")
+        if version != VERSION:
+            raise UnknownVersion(str(file), f"version {version!r} of the sandbox's state is not known here")
+        servers = tuple(Server(**server) for server in data.pop("servers"))
+        return State(**data, servers=servers)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MalformedData(str(file), f"not a sandbox's state: {error}", "choose another --state folder") from error
+
+
+def save(folder: Path, state: State) -> None:
+    """Writes the state so that a reader sees the old one or the new one."""
+    fresh = folder / f".{FILE}.{os.getpid()}"
+    text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)
+    fresh.write_text(text + "\n", encoding="utf-8")
+    fresh.replace(folder / FILE)
+
+
+def forget(folder: Path) -> None:
+    """Removes the state file."""
+    (folder / FILE).unlink(missing_ok=True)
