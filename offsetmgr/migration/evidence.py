@@ -31,11 +31,13 @@ class Rules:
 
     ``quiet_ms``: for how long nothing may have changed before a partition counts as idle. ``accept_idle``: partitions
     without traffic pass where the stores show that nothing can be lost. ``accept_spare``: new members that own no
-    partition pass.
+    partition pass. ``catch_up_later``: idle partitions whose ZooKeeper offset is behind pass the dual phase, because
+    the caller copies Kafka's offset there before the gate that counts.
     """
 
     accept_idle: bool = False
     accept_spare: bool = False
+    catch_up_later: bool = False
     quiet_ms: int = 10_000
 
 
@@ -185,6 +187,9 @@ def _silent_dual(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerd
         if zookeeper < kafka
         else "Kafka is behind, though a dual member commits idle partitions to Kafka at every interval"
     )
+    if zookeeper < kafka and rules.catch_up_later:
+        because = "ZooKeeper is behind and Kafka's offset will be copied there before the gate"
+        return _idle(track, rules, verdict, safe=True, because=because, unsafe=unsafe)
     return _idle(track, rules, verdict, safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe)
 
 

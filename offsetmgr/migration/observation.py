@@ -8,7 +8,6 @@ offsets, then Kafka's, then the owners again; a partition whose owner differed b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,9 +24,10 @@ Reading: TypeAlias = Offset | OffsetMgrError
 class Registered:
     """A member as ``/consumers/G/ids/<id>`` shows it.
 
-    ``registered_at_ms`` is what the member wrote (milliseconds since 1970): its *last* registration, which a process
-    repeats when its session expired. ``czxid`` is the registration's own transaction, ``session`` the session
-    behind it.
+    ``host`` is what a generated id tells (``GROUP_HOST-MILLISECONDS-8 hex digits``); None where the id was configured
+    (``consumer.id``), so that it stays the same over a restart and tells nothing. ``registered_at_ms`` (since 1970) and
+    ``czxid`` are those of its *last* registration, which a process repeats when its session expired; ``session`` is
+    the session behind it.
     """
 
     id: str
@@ -77,16 +77,6 @@ class Observation:
         if not isinstance(log, LogRange) or not known:
             return None
         return max(0, log.end - max(*known, log.start))
-
-
-_GENERATED = re.compile(r"(?P<host>.+)-(?P<ms>\d{13})-[0-9a-f]{1,8}")
-
-
-def generated_host(group: str, member: str) -> str | None:
-    """The host inside an id that the consumer made itself (``GROUP_HOST-MILLISECONDS-8 hex digits``), or None: then the
-    id was configured (``consumer.id``), stays the same over a restart, and tells nothing."""
-    found = _GENERATED.fullmatch(member.removeprefix(f"{group}_"))
-    return found["host"] if found and member.startswith(f"{group}_") else None
 
 
 def at(ms: int | None) -> str:

@@ -18,7 +18,7 @@ from offsetmgr.migration.evidence import (
     judge_owned,
     judge_unowned,
 )
-from offsetmgr.migration.observation import Observation, Registered, at, generated_host
+from offsetmgr.migration.observation import Observation, Registered, at
 from offsetmgr.migration.phases import Phase
 from offsetmgr.migration.watch import Watch
 from offsetmgr.model import Absent, TopicPartition
@@ -89,7 +89,7 @@ def judge(
     parts = tuple(judge_owned(watch.tracks[tp], phase, rules) for tp in sorted(watch.tracks))
     parts = tuple(v for v in parts if v.member in scope)
     members = tuple(
-        _judge_member(seen, seen.members[m], [v for v in parts if v.member == m], baseline, rules)
+        _judge_member(seen.members[m], [v for v in parts if v.member == m], baseline, rules)
         for m in sorted(scope & set(seen.members))
     )
     unowned = tuple(judge_unowned(seen, tp) for tp in seen.partitions if tp not in seen.owners)
@@ -143,14 +143,14 @@ class _Restart:
     why: str
 
 
-def _restart(seen: Observation, member: Registered, baseline: Observation | None) -> _Restart:
+def _restart(member: Registered, baseline: Observation | None) -> _Restart:
     if baseline is None:
         return _Restart(None, Known.UNKNOWN, "no baseline to compare its id with")
     before = baseline.members.get(member.id)
     if before is None:
         return _Restart(True, Known.SEEN, f"new since {at(baseline.at_ms)} (registered {at(member.registered_at_ms)})")
     same = f"its id was there at {at(baseline.at_ms)}"
-    if generated_host(seen.group, member.id) is not None:
+    if member.host is not None:
         return _Restart(False, Known.SEEN, f"{_NOT_BOUNCED}: {same}, and every start makes a new id")
     if before.czxid == member.czxid:
         return _Restart(False, Known.SEEN, f"{_NOT_BOUNCED}: {same} (a configured consumer.id), in the same session")
@@ -163,13 +163,12 @@ def _restart(seen: Observation, member: Registered, baseline: Observation | None
 
 
 def _judge_member(
-    seen: Observation,
     member: Registered,
     owned: list[PartitionVerdict],
     baseline: Observation | None,
     rules: Rules,
 ) -> MemberVerdict:
-    restart = _restart(seen, member, baseline)
+    restart = _restart(member, baseline)
     tps = tuple(v.partition for v in owned)
 
     def verdict(
@@ -207,11 +206,15 @@ def _judge_member(
 
 @dataclass(frozen=True, slots=True)
 class InferredPhase:
-    """The phase that a group was found in; ``phase`` None where the evidence does not say, or members differ."""
+    """The phase that a group was found in; ``phase`` None where the evidence does not say, or members differ.
+
+    ``members`` are the phases that single members were seen in.
+    """
 
     phase: Phase | None
     known: Known
     why: str
+    members: frozenset[Phase] = frozenset()
 
 
 def infer_phase(watch: Watch) -> InferredPhase:
@@ -222,10 +225,12 @@ def infer_phase(watch: Watch) -> InferredPhase:
             proven.setdefault(behaviour[0], []).append(f"{tp} ({track.owned.member}): {behaviour[1]}")
     if len(proven) == 1:
         ((phase, whys),) = proven.items()
-        return InferredPhase(phase, Known.SEEN, f"{doing(phase)}, seen on {len(whys)} partitions; {whys[0]}")
+        return InferredPhase(
+            phase, Known.SEEN, f"{doing(phase)}, seen on {len(whys)} partitions; {whys[0]}", frozenset(proven)
+        )
     if proven:
         mixed = "; ".join(f"{phase.value}: {whys[0]}" for phase, whys in proven.items())
-        return InferredPhase(None, Known.SEEN, f"members are in different phases: {mixed}")
+        return InferredPhase(None, Known.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
     return _phase_by_offsets(watch)
 
 

@@ -1,0 +1,380 @@
+"""The rolling bounce, executed: one member at a time, a gate after each, the gate of the whole group at the end.
+
+Library: returns a value, tells its progress through a callback, never prints. What decides is elsewhere (`phases`,
+`startgate`, `phasecheck`); here is the order of things, and that it survives being killed at any point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from offsetmgr.errors import UsageError
+from offsetmgr.migration.bouncecommand import CommandRunner, check_template, fill_template, run_in_shell
+from offsetmgr.migration.bouncestate import BounceState, Copy, Step, StepStatus, exclusive, load, save
+from offsetmgr.migration.catchup import behind, copy_forward
+from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.observing import GroupView, Window, watch_group
+from offsetmgr.migration.phasecheck import PhaseReport, judge
+from offsetmgr.migration.phases import Phase, PhaseChange
+from offsetmgr.migration.startgate import GateClosed, Start, find_start, shortfall
+from offsetmgr.migration.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class BounceSpec:
+    """What is to be done. ``start`` None: found out from the group's commits.
+
+    ``baseline`` names the members that are to be restarted (those registered now, where None). ``start_baseline`` is
+    the baseline of the bounce before, for the gate that is checked before this one. ``hosts`` gives the hosts of
+    members whose id does not tell. ``window`` bounds each gate; ``restart_seconds`` the time that a member may take to
+    leave and to come back; ``command_seconds`` the command itself.
+    """
+
+    group: str
+    to: Phase
+    command: str
+    start: Phase | None = None
+    baseline: Observation | None = None
+    start_baseline: Observation | None = None
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    window: Window = field(default_factory=Window)
+    restart_seconds: float = 120.0
+    command_seconds: float = 600.0
+
+
+class BounceOutcome(Enum):
+    PLANNED = "planned"
+    """Dry run: nothing was executed."""
+    DONE = "done"
+    STOPPED = "stopped"
+    """The caller asked for it; the same call resumes."""
+    FAILED = "failed"
+    """A command or a gate failed; the same call resumes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class BounceResult:
+    """What a bounce came to. ``report`` is the last gate's evidence; ``why`` and ``hint`` are for people."""
+
+    outcome: BounceOutcome
+    group: str
+    change: PhaseChange
+    steps: tuple[Step, ...]
+    copies: tuple[Copy, ...] = ()
+    report: PhaseReport | None = None
+    why: str = ""
+    hint: str = ""
+
+
+def _silent(_: str) -> None:
+    """Progress that nobody reads."""
+
+
+def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
+    """What `bounce` would do now, with the commands that it would run and the offsets that it would copy first.
+
+    It checks the gate before the first step, which only reads; a bounce under way is shown as its state file has it.
+    Raises `GateRefused` where the change may not begin, `UsageError` for a template that cannot be filled.
+    """
+    check_template(spec.command)
+    state = _load(state_path, spec) if state_path is not None else None
+    copies: tuple[Copy, ...] = ()
+    report = None
+    if state is None or state.opened_ms is None:
+        start = _find_start(view, spec)
+        state, report = _new_state(spec, start), start.report
+        if spec.to is Phase.ZOOKEEPER:
+            copies = tuple(
+                Copy(tp.topic, tp.partition, None, c.after.offset)
+                for tp, c in sorted(behind(start.watch).items())
+                if c.after is not None
+            )
+    for step in state.steps:
+        step.command = step.command or _command(spec, step)
+    return BounceResult(BounceOutcome.PLANNED, spec.group, state.change, tuple(state.steps), copies, report)
+
+
+def bounce(
+    view: GroupView,
+    spec: BounceSpec,
+    state_path: Path,
+    *,
+    run: CommandRunner = run_in_shell,
+    tell: Callable[[str], None] = _silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> BounceResult:
+    """Carries the bounce out, or on: ``state_path`` says how far it came. The commands' output goes to the file beside
+    it that ends in ``.log``.
+
+    ``stop`` is asked between steps and while a gate is watched. A failed command or gate is a result, not an exception;
+    a change that may not begin raises `GateRefused`, a state file of another bounce `UsageError`.
+    """
+    check_template(spec.command)
+    log = state_path.with_suffix(".log")
+    with exclusive(log):
+        state = _load(state_path, spec)
+        work = _Work(view, spec, state_path, log, run, tell, stop)
+        if state is None or state.opened_ms is None:
+            tell(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
+            state = work.begin(() if state is None else state.copies)
+        return work.carry_on(state)
+
+
+def _load(state_path: Path, spec: BounceSpec) -> BounceState | None:
+    """The state of this very bounce, if it has begun. Raises `UsageError` where it is another's, or finished."""
+    state = load(state_path)
+    if state is None:
+        return None
+    if state.group != spec.group or state.change.to is not spec.to:
+        raise UsageError(
+            f"state file {state_path}",
+            f"it belongs to the bounce {state.change} of group {state.group}",
+            "name another one with --state",
+        )
+    if state.finished_ms is not None:
+        raise UsageError(
+            f"state file {state_path}",
+            f"the bounce {state.change} of group {state.group} is finished",
+            "name another one with --state for a new bounce",
+        )
+    return state
+
+
+def _find_start(view: GroupView, spec: BounceSpec) -> Start:
+    return find_start(
+        view,
+        spec.group,
+        spec.to,
+        start=spec.start,
+        baseline=spec.start_baseline,
+        rules=spec.rules,
+        window=spec.window,
+    )
+
+
+def _new_state(spec: BounceSpec, start: Start) -> BounceState:
+    """One step for each live member that was there in the baseline; the others have been restarted since."""
+    baseline = spec.baseline or start.seen
+    steps = [
+        Step(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
+        for m in sorted(start.seen.members.values(), key=lambda m: m.id)
+        if m.id in baseline.members
+    ]
+    return BounceState(spec.group, start.change, baseline, steps)
+
+
+def _command(spec: BounceSpec, step: Step) -> str:
+    host = spec.hosts.get(step.member, step.host or "") or None
+    return fill_template(spec.command, group=spec.group, member=step.member, host=host, phase=spec.to)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One run of `bounce`: the roles that its steps need."""
+
+    view: GroupView
+    spec: BounceSpec
+    state_path: Path
+    log: Path
+    run: CommandRunner
+    tell: Callable[[str], None]
+    stop: Callable[[], bool]
+
+    def begin(self, copied: Iterable[Copy]) -> BounceState:
+        """Passes the gate before the first step, with the copy that it needs on the way back."""
+        start = _find_start(self.view, self.spec)
+        state = _new_state(self.spec, start)
+        state.copies.extend(copied)
+        for step in state.steps:  # before anything is restarted, not at the third member
+            _command(self.spec, step)
+        if start.change.to is Phase.ZOOKEEPER and self._copy(state, start.watch):
+            report = self._gate(Phase.DUAL, self.spec.start_baseline, self.spec.rules, None)
+            if not report.passed:
+                raise GateClosed(f"bounce {start.change}: the gate dual is closed after the copy", report)
+        state.opened_ms = self.view.clock.now_ms()
+        save(state, self.state_path)
+        return state
+
+    def carry_on(self, state: BounceState) -> BounceResult:
+        for number, step in enumerate(state.steps, 1):
+            if step.status in (StepStatus.PASSED, StepStatus.GONE):
+                continue
+            if self.stop():
+                return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before step {number}")
+            self.tell(f"step {number} of {len(state.steps)}: {step.member}")
+            if failed := self._restart(state, step) or self._pass_gate(state, step):
+                return failed
+        return self._finish(state)
+
+    # --- one step
+
+    def _restart(self, state: BounceState, step: Step) -> BounceResult | None:
+        """Runs the step's command, unless it has been; None where the step may go on to its gate."""
+        if step.status is StepStatus.RETURNED:
+            return None
+        registered = self.view.observe(self.spec.group).members
+        member = registered.get(step.member)
+        if step.status is StepStatus.PENDING:
+            if member is None:
+                step.status = StepStatus.GONE
+                self.tell(f"  {step.member} has left by itself; the gate at the end judges whoever came instead")
+                save(state, self.state_path)
+                return None
+            step.before = {m.id: m.czxid for m in registered.values()}
+        elif member is None or member.czxid != step.before.get(step.member):
+            self.tell(f"  its command was cut short, but {step.member} is gone: on to the gate")
+            step.status = StepStatus.RETURNED
+            save(state, self.state_path)
+            return None
+        step.command = _command(self.spec, step)
+        step.status, step.started_ms = StepStatus.RUNNING, self.view.clock.now_ms()
+        save(state, self.state_path)
+        self.tell(f"  $ {step.command}")
+        done = self.run(step.command, self.log, self.spec.command_seconds)
+        step.exit_code = done.exit_code
+        step.status = StepStatus.RETURNED if done.exit_code == 0 else StepStatus.COMMAND_FAILED
+        save(state, self.state_path)
+        if done.exit_code == 0:
+            return None
+        how = f"was ended after {self.spec.command_seconds:g} s" if done.timed_out else f"exit code {done.exit_code}"
+        return self._result(
+            BounceOutcome.FAILED,
+            state,
+            why=f"the command for {step.member}: {how}",
+            hint=f"its output is in {self.log}; the same command line resumes here",
+        )
+
+    def _pass_gate(self, state: BounceState, step: Step) -> BounceResult | None:
+        """Waits for the successor and for its evidence; None once the gate is passed."""
+        if step.status is StepStatus.GONE:
+            return None
+        spec = self.spec
+        quick = replace(spec.window, seconds=spec.restart_seconds)
+        watch = watch_group(self.view, spec.group, quick, enough=lambda w: bool(_successors(w, step)), stop=self.stop)
+        if self.stop():
+            return self._stopped_at_gate(state, step)
+        if not _successors(watch, step):
+            assert watch.latest is not None  # a watch begins with an observation
+            still = watch.latest.members.get(step.member)
+            there = still is not None and still.czxid == step.before.get(step.member)
+            return self._result(
+                BounceOutcome.FAILED,
+                state,
+                why=(
+                    f"{step.member} is still registered {spec.restart_seconds:g} s after its command"
+                    if there
+                    else f"no successor of {step.member} has registered within {spec.restart_seconds:g} s"
+                ),
+                hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume",
+            )
+        self.tell(f"  restarted as {', '.join(_successors(watch, step))}; watching its commits")
+        later = state.change == PhaseChange(Phase.KAFKA, Phase.DUAL)
+        rules = replace(spec.rules, catch_up_later=later)
+        report = self._gate(spec.to, state.baseline, rules, step)
+        if not report.passed:
+            if self.stop():
+                return self._stopped_at_gate(state, step)
+            return self._result(
+                BounceOutcome.FAILED,
+                state,
+                report,
+                f"the gate after {step.member} is closed: {shortfall(report)}",
+                "settle what is named, then resume: the gate is checked again and the command is not repeated",
+            )
+        step.successors = [m.member for m in report.members]
+        step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms
+        save(state, self.state_path)
+        self.tell(f"  gate passed: {'; '.join(f'{m.known.value}: {m.why}' for m in report.members)}")
+        return None
+
+    def _gate(self, phase: Phase, baseline: Observation | None, rules: Rules, step: Step | None) -> PhaseReport:
+        watch = self._watch(phase, baseline, rules, step)
+        return judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
+
+    def _watch(self, phase: Phase, baseline: Observation | None, rules: Rules, step: Step | None) -> Watch:
+        """Watches until the gate can be judged: everything is settled, or somebody is seen to be wrong."""
+
+        def enough(watch: Watch) -> bool:
+            report = judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
+            return report.settled or bool(report.wrong)
+
+        return watch_group(self.view, self.spec.group, self.spec.window, enough=enough, stop=self.stop)
+
+    # --- the end
+
+    def _finish(self, state: BounceState) -> BounceResult:
+        spec = self.spec
+        self.tell(f"gate of the whole group: is everybody in phase {spec.to.value}?")
+        way_back = state.change == PhaseChange(Phase.KAFKA, Phase.DUAL)
+        rules = replace(spec.rules, catch_up_later=True) if way_back else spec.rules
+        watch = self._watch(spec.to, state.baseline, rules, None)
+        report = judge(watch, spec.to, baseline=state.baseline, rules=rules)
+        # Everybody is dual now: what stands still below Kafka's offset stays there unless it is copied.
+        if way_back and report.passed and self._copy(state, watch):
+            report = self._gate(spec.to, state.baseline, spec.rules, None)
+        if not report.passed:
+            if self.stop():
+                why = "asked to stop before the last gate was passed"
+                return self._result(BounceOutcome.STOPPED, state, report, why)
+            return self._result(
+                BounceOutcome.FAILED,
+                state,
+                report,
+                f"the gate of the whole group is closed: {shortfall(report)}",
+                "settle what is named, then resume: only the gate is checked again",
+            )
+        state.finished_ms = self.view.clock.now_ms()
+        save(state, self.state_path)
+        return self._result(BounceOutcome.DONE, state, report)
+
+    def _copy(self, state: BounceState, watch: Watch) -> list[Copy]:
+        changes = behind(watch)
+        if not changes:
+            return []
+        self.tell(f"copying Kafka's offsets of {len(changes)} partitions without traffic to ZooKeeper")
+
+        def record(copies: list[Copy]) -> None:
+            state.copies.extend(copies)
+            save(state, self.state_path)
+
+        try:
+            return copy_forward(self.view.zookeeper, self.spec.group, changes, record=record)
+        finally:
+            save(state, self.state_path)
+
+    def _stopped_at_gate(self, state: BounceState, step: Step) -> BounceResult:
+        why = f"asked to stop; {step.member} has been restarted and its gate is not passed yet"
+        return self._result(BounceOutcome.STOPPED, state, why=why)
+
+    def _result(
+        self,
+        outcome: BounceOutcome,
+        state: BounceState,
+        report: PhaseReport | None = None,
+        why: str = "",
+        hint: str = "",
+    ) -> BounceResult:
+        return BounceResult(
+            outcome, self.spec.group, state.change, tuple(state.steps), tuple(state.copies), report, why, hint
+        )
+
+
+def _scope(watch: Watch, step: Step | None) -> list[str] | None:
+    """Whom a gate judges: the restarted member's successors, or (None) everybody."""
+    return None if step is None else _successors(watch, step)
+
+
+def _successors(watch: Watch, step: Step) -> list[str]:
+    """Who has registered since the step's command was run, once the member itself is gone."""
+    seen = watch.latest
+    if seen is None:
+        return []
+    old = seen.members.get(step.member)
+    if old is not None and old.czxid == step.before.get(step.member):
+        return []
+    return sorted(m.id for m in seen.members.values() if step.before.get(m.id) != m.czxid)

@@ -1,0 +1,153 @@
+"""The gate before the first step of a rolling bounce: which phase the group is in, and whether the change is safe now.
+
+It only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from offsetmgr.errors import GateRefused, OffsetMgrError
+from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.observation import Observation, Reading
+from offsetmgr.migration.observing import GroupView, Window, watch_group
+from offsetmgr.migration.phasecheck import InferredPhase, PhaseReport, infer_phase, judge
+from offsetmgr.migration.phases import Phase, PhaseChange, require_safe
+from offsetmgr.migration.watch import Watch, offset_or
+from offsetmgr.model import Committed, Offset, TopicPartition
+
+
+class GateClosed(GateRefused):
+    """A gate that the evidence does not open; ``report`` is that evidence."""
+
+    def __init__(self, what: str, report: PhaseReport) -> None:
+        super().__init__(what, shortfall(report), "offsetmgr runbook check shows each verdict with its evidence")
+        self.report = report
+
+
+def shortfall(report: PhaseReport) -> str:
+    """What a closed gate lacks, in one line."""
+    lacks = list(report.problems)
+    lacks += [f"{m.member}: {m.why}" for m in report.members if not m.ok]
+    lacks += [f"{p.partition}: {p.why}" for p in report.partitions if not p.ok and p.member is None]
+    if not lacks:
+        return "no member was judged"
+    return "; ".join(lacks[:3]) + (f"; and {len(lacks) - 3} more" if len(lacks) > 3 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a bounce begins. ``report`` is the dual phase's check where the change begins there."""
+
+    change: PhaseChange
+    watch: Watch
+    report: PhaseReport | None = None
+
+    @property
+    def seen(self) -> Observation:
+        assert self.watch.latest is not None  # a watch begins with an observation
+        return self.watch.latest
+
+
+def find_start(
+    view: GroupView,
+    group: str,
+    to: Phase,
+    *,
+    start: Phase | None = None,
+    baseline: Observation | None = None,
+    rules: Rules | None = None,
+    window: Window | None = None,
+) -> Start:
+    """The change that would lead to the phase, with the evidence that it may begin.
+
+    Into the dual phase the stores must not make the larger offset a jump forward; out of it every member must be known
+    to be dual (ZooKeeper may be behind where nothing moves: the caller copies that first and checks again).
+
+    Raises `GateRefused` with the reason; `GateClosed` where the evidence falls short.
+    """
+    rules, window = rules or Rules(), window or Window()
+    if start is not None and (start is to or Phase.DUAL not in (start, to)):
+        seen = view.observe(group)
+        require_safe(start, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+    if to is Phase.DUAL:
+        return _into_dual(view, group, start, window)
+    return _out_of_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
+
+
+def _into_dual(view: GroupView, group: str, start: Phase | None, window: Window) -> Start:
+    if start is not None:
+        watch = Watch([view.observe(group)])
+    else:
+        watch = watch_group(view, group, window, enough=lambda w: infer_phase(w).known is Known.SEEN)
+        start = _start_of(infer_phase(watch))
+    change = require_safe(start, Phase.DUAL)
+    _refuse_jump(change, watch)
+    return Start(change, watch)
+
+
+def _start_of(found: InferredPhase) -> Phase:
+    """The phase that a bounce to dual leaves; members that are dual already do not matter."""
+    if found.phase is not None:
+        return found.phase
+    others = found.members - {Phase.DUAL}
+    if len(others) == 1:
+        return next(iter(others))
+    raise GateRefused(
+        "bounce to dual",
+        f"the phase that the group is in is not known: {found.why}",
+        "a partition with traffic and a longer --window show it; or say it with --from-phase",
+    )
+
+
+def _refuse_jump(change: PhaseChange, watch: Watch) -> None:
+    """A dual member reads the larger offset: where the store that is not in use is ahead, it would skip messages."""
+    seen = watch.latest
+    if seen is None:
+        return
+    used, other = ("ZooKeeper", "Kafka") if change.start is Phase.ZOOKEEPER else ("Kafka", "ZooKeeper")
+    jumps = []
+    for tp in seen.partitions:
+        track = watch.tracks.get(tp)
+        if track is not None and track.zookeeper.moves and track.kafka.moves:
+            continue
+        here, there = seen.zookeeper[tp], seen.kafka[tp]
+        if change.start is Phase.KAFKA:
+            here, there = there, here
+        if isinstance(there, Committed) and offset_or(here) < there.offset:
+            jumps.append(f"{tp}: {used} {offset_or(here)}, {other} {there.offset}".replace(" -1", " no offset"))
+    if jumps:
+        more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
+        raise GateRefused(
+            f"bounce {change}",
+            f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
+            f" between would never be consumed ({'; '.join(jumps[:3])}{more})",
+            f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
+        )
+
+
+def _out_of_dual(
+    view: GroupView, group: str, to: Phase, baseline: Observation | None, rules: Rules, window: Window
+) -> Start:
+    change = PhaseChange(Phase.DUAL, to)
+
+    def report_of(watch: Watch) -> PhaseReport:
+        return judge(watch, Phase.DUAL, baseline=baseline, rules=rules)
+
+    watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
+    report = report_of(watch)
+    if not report.passed:
+        others = infer_phase(watch).members - {Phase.DUAL}
+        seen = watch.latest
+        if len(others) == 1 and seen is not None and not report.problems:
+            (found,) = others
+            if found is to:
+                raise GateClosed(f"bounce {change}: some members are in phase {to.value} already", report)
+            require_safe(found, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+        raise GateClosed(f"bounce {change}: the gate dual is closed", report)
+    return Start(change, watch, report)
+
+
+def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:
+    return {tp: found for tp, found in readings.items() if not isinstance(found, OffsetMgrError)}
