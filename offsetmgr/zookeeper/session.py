@@ -116,6 +116,23 @@ class ZookeeperSession:
             raise found
         return found
 
+    def tree(self, path: str) -> dict[str, NodeData]:
+        """A node and everything below it, by path; empty where it does not exist. Not one moment's picture: nodes
+        that come or go meanwhile may be there or not. Raises `NotAuthorized` too."""
+        found: dict[str, NodeData] = {}
+        level = [path]
+        while level:
+            below: list[str] = []
+            for at, node, names in zip(level, self.get_many(level), self.children_many(level), strict=True):
+                for part in (node, names):
+                    if isinstance(part, OffsetMgrError):
+                        raise part
+                if isinstance(node, NodeData):
+                    found[at] = node
+                    below += [f"{at}/{name}" for name in names] if isinstance(names, list) else []
+            level = below
+        return found
+
     def sync(self) -> None:
         """Lets the server catch up with the ensemble's leader: reads sent afterwards see every earlier write."""
         for _, answer in self._ask([requests.Sync(self.chroot or "/")], 1):

@@ -23,6 +23,9 @@ OPERATIONS_A_TRANSACTION: Final = 450
 BYTES_A_TRANSACTION: Final = 700 * 1024
 """Below the server's default ``jute.maxbuffer`` (1 MiB), which the server's own log record must respect as well."""
 
+_OVERHEAD: Final = 128
+"""A header, three lengths, an access list, a version; and room for a chroot of ordinary length."""
+
 
 class Create(NamedTuple):
     """Creates a persistent node, open to all; refused with NODE_EXISTS, or NO_NODE where its parent is missing."""
@@ -80,6 +83,12 @@ class Outcome:
     culprit: int | None = None
     code: int = Code.OK
     error: OffsetMgrError | None = None
+
+
+def weight(operation: Operation) -> int:
+    """An upper bound of what an operation adds to a transaction, in bytes."""
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
 def encoded(operation: Operation, chroot: str) -> bytes:

@@ -1,0 +1,263 @@
+"""`ZookeeperStore`: committed offsets as the old high-level consumers keep them in ZooKeeper.
+
+How to read and write many nodes quickly and safely is the business of `offsetmgr.zookeeper`; this module makes an
+`OffsetStore` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from itertools import islice
+from typing import Any, Final
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, Unreadable
+from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    StoreBase,
+    StoreIdentity,
+    Verdict,
+)
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.edits import carry_out
+from offsetmgr.zookeeper.jute import Code, NodeData
+from offsetmgr.zookeeper.layouts import layout_named
+from offsetmgr.zookeeper.nodes import parse_cluster_id
+from offsetmgr.zookeeper.registry import members
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import BYTES_A_TRANSACTION, Delete, State, weight
+
+GROUPS_AT_ONCE: Final = 200
+"""Groups of a scan in flight at once: what its memory grows with."""
+
+_KNOWN_PARTITIONS: Final = 100_000
+
+
+class ZookeeperStore(StoreBase):
+    """Offsets under ``/consumers`` of a ZooKeeper ensemble. Construction does no I/O; the first call connects.
+
+    A commit's timestamp is the time at which ZooKeeper wrote the node, its version the node's data version.  ZooKeeper
+    keeps neither metadata nor leader epochs: they are dropped, and `capabilities` says so.  Deleting a commit leaves
+    the nodes of its topic and group (see `delete_group`).
+
+    `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut`, `AuthenticationFailed`, and `ServerError`
+    where the chroot does not exist; `scan` and `edit` do so only where the ensemble as a whole cannot be used.
+    """
+
+    capabilities = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=True, conditional="version")
+
+    def __init__(self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None) -> None:
+        """``connect`` is ``h1:2181,h2:2181/chroot``.
+
+        Raises `InvalidUri`, and `UnsupportedOperation` for a layout that is not built.
+        """
+        self._layout = layout_named(layout)
+        self.session = ZookeeperSession(connect, config)
+        """The session, for what else lies in ZooKeeper (members, owners); closed together with the store."""
+        self._known: dict[str, dict[str, TopicPartition | None]] = {}
+
+    @property
+    def uri(self) -> str:
+        return f"zookeeper://{self.session.connect}?layout={self._layout.name}"
+
+    def identity(self) -> StoreIdentity:
+        """The Kafka cluster's id under this chroot, or what else this place can be told by (rule 8). Raises
+        `Unreadable` where the id is there but cannot be understood."""
+        cluster, brokers = self.session.get_many([paths.CLUSTER_ID, paths.BROKERS])
+        if isinstance(cluster, OffsetMgrError):
+            raise cluster
+        if cluster is not None:
+            cluster_id = parse_cluster_id(paths.CLUSTER_ID, cluster.data)
+            return StoreIdentity("zookeeper", cluster_id, f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}")
+        if isinstance(brokers, OffsetMgrError):
+            raise brokers
+        # Sorted, so that another order of the same hosts is the same place.
+        where = ",".join(sorted(self.session.hosts.split(","))) + self.session.chroot
+        if brokers is None:
+            return StoreIdentity("zookeeper", where, "connect string; no cluster id and no /brokers there")
+        return StoreIdentity(
+            "zookeeper",
+            f"{where}#brokers:{brokers.czxid}:{brokers.ctime_ms}",
+            "connect string, and creation (zxid, time in ms) of /brokers; no cluster id there",
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[str]:
+        """Every child of ``/consumers``, with or without offsets."""
+        return iter(self.session.children(self._layout.groups_root) or ())
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        """As `OffsetStore.fetch`. Raises `UsageError` for a group or topic that cannot exist in ZooKeeper."""
+        if partitions is None:
+            (found,) = self._scan_batch([group])
+            if found.error is not None:
+                raise found.error
+            return self._all_or_partial_failure(group, found.offsets, found.errors)
+        asked = {partition: self._layout.path(group, partition) for partition in partitions}
+        offsets: dict[TopicPartition, Offset] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
+        for (partition, path), node in zip(asked.items(), self.session.get_many(list(asked.values())), strict=True):
+            if node is None:
+                offsets[partition] = ABSENT
+            else:
+                self._sort_in(partition, path, node, offsets, errors)
+        return self._all_or_partial_failure(group, offsets, errors)
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        """As `OffsetStore.scan`, `GROUPS_AT_ONCE` groups in flight, in the order asked."""
+        remaining = iter(groups)
+        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+            yield from self._scan_batch(batch)
+
+    def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
+        failed: dict[str, OffsetMgrError] = {}
+        roots: dict[str, str] = {}
+        for group in groups:
+            try:
+                roots[group] = self._layout.offsets_root(group)
+            except OffsetMgrError as error:
+                failed[group] = error
+        topics: list[tuple[str, str, str]] = []
+        listed = self.session.children_many(list(roots.values()))
+        for (group, root), names in zip(roots.items(), listed, strict=True):
+            if isinstance(names, OffsetMgrError):
+                failed[group] = names
+            else:  # None: the group has no offsets, or is not there at all
+                topics += [(group, topic, f"{root}/{topic}") for topic in names or ()]
+        owners: list[str] = []
+        partitions: list[TopicPartition] = []
+        nodes: list[str] = []
+        for (group, topic, path), children in zip(
+            topics, self.session.children_many([path for _, _, path in topics]), strict=True
+        ):
+            if isinstance(children, OffsetMgrError):
+                failed[group] = children
+                continue
+            known = self._partitions_of(topic)
+            for name in children or ():
+                partition = known[name] if name in known else self._learn(known, topic, name)
+                if partition is None:
+                    failed[group] = self._not_a_partition(f"{path}/{name}")
+                else:
+                    owners.append(group)
+                    partitions.append(partition)
+                    nodes.append(f"{path}/{name}")
+        offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in roots}
+        errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in roots}
+        for group, partition, path, node in zip(owners, partitions, nodes, self.session.get_many(nodes), strict=True):
+            if node is not None:  # None: deleted since its parent was listed
+                self._sort_in(partition, path, node, offsets[group], errors[group])
+        return [
+            GroupOffsets(group, {}, {}, failed[group])
+            if group in failed
+            else GroupOffsets(group, offsets[group], errors[group])
+            for group in groups
+        ]
+
+    def _sort_in(
+        self,
+        partition: TopicPartition,
+        path: str,
+        node: NodeData | OffsetMgrError,
+        offsets: MutableMapping[TopicPartition, Any],
+        errors: dict[TopicPartition, OffsetMgrError],
+    ) -> None:
+        if isinstance(node, OffsetMgrError):
+            errors[partition] = node
+            return
+        try:
+            offset = self._layout.decode(self.session.chroot + path, node.data)
+        except OffsetMgrError as error:
+            errors[partition] = error
+            return
+        offsets[partition] = Committed(offset, "", None, node.mtime_ms, node.version)
+
+    def _partitions_of(self, topic: str) -> dict[str, TopicPartition | None]:
+        """Node name -> partition, remembered: groups share topics, and so they share these objects too."""
+        if len(self._known) > _KNOWN_PARTITIONS // 10:
+            self._known = {}
+        return self._known.setdefault(topic, {})
+
+    def _learn(self, known: dict[str, TopicPartition | None], topic: str, name: str) -> TopicPartition | None:
+        partition = self._layout.partition(topic, name)
+        if len(known) < _KNOWN_PARTITIONS:
+            known[name] = partition
+        return partition
+
+    def _not_a_partition(self, path: str) -> Unreadable:
+        return Unreadable(
+            f"ZooKeeper node {self.session.chroot}{path}",
+            f"its name is no partition in layout {self._layout.name}, so the group's offsets are not all known",
+            "offsets named BROKER-PARTITION are of layout 0.7; otherwise ask for the partitions by name",
+        )
+
+    def _all_or_partial_failure(
+        self, group: str, offsets: Mapping[TopicPartition, Offset], errors: Mapping[TopicPartition, OffsetMgrError]
+    ) -> Mapping[TopicPartition, Offset]:
+        if errors:
+            raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=errors)
+        return offsets
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        """As `OffsetStore.edit`: compare-and-set on each node's version, many groups in one transaction.
+
+        ``expected`` without a version is compared by its offset.  `Guard` is ignored. Values that cannot be read are
+        not overwritten. Results come in the order of the edits.
+        """
+        return carry_out(self.session, self._layout, edits)
+
+    def delete_group(self, group: str) -> GroupEditResult:
+        """Deletes everything that ZooKeeper keeps of a group, and gives back its offsets as before-images.
+
+        Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` where somebody changed the
+        group meanwhile, and as `fetch` where an offset cannot be read: a before-image would be missing.
+        """
+        if alive := members(self.session, group):
+            names = tuple(member.member_id for member in alive)
+            why = f"{len(names)} consumers are registered: {', '.join(names[:3])}"
+            raise GroupActive(f"delete of group {group}", why, "stop them first", members=names)
+        tree = self.session.tree(paths.group(group))
+        if not tree:
+            raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{paths.group(group)}")
+        before = self._offsets_in(tree, group)
+        # Deepest first.  A consumer that registers meanwhile adds a child, and with that the whole is refused.
+        deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
+        if sum(map(weight, deletions)) > BYTES_A_TRANSACTION:
+            # Too much for one transaction: the offsets first, each on its own condition, then what held them.
+            self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
+            gone = {self._layout.path(group, partition) for partition in before}
+            deletions = [deletion for deletion in deletions if deletion.path not in gone]
+        outcome = self.session.transaction(deletions)
+        if outcome.state is State.REFUSED and outcome.code in (Code.BAD_VERSION, Code.NO_NODE, Code.NOT_EMPTY):
+            raise Conflict(f"delete of group {group}", "it changed meanwhile", "try again when it is quiet")
+        if outcome.error is not None:
+            raise outcome.error
+        return GroupEditResult(group, {tp: ChangeOutcome(Verdict.WRITTEN, found) for tp, found in before.items()})
+
+    def _offsets_in(self, tree: Mapping[str, NodeData], group: str) -> dict[TopicPartition, Committed]:
+        """The commits among the nodes of a group. Raises `Unreadable`, `PartialFailure`."""
+        root = f"{self._layout.offsets_root(group)}/"
+        offsets: dict[TopicPartition, Committed] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
+        for path, node in sorted(tree.items()):
+            topic, slash, name = path.removeprefix(root).partition("/")
+            if not path.startswith(root) or not slash:
+                continue
+            partition = self._layout.partition(topic, name)
+            if partition is None:
+                raise self._not_a_partition(path)
+            self._sort_in(partition, path, node, offsets, errors)
+        self._all_or_partial_failure(group, offsets, errors)
+        return offsets
+
+    def close(self) -> None:
+        self.session.close()

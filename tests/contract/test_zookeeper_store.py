@@ -1,0 +1,33 @@
+"""`ZookeeperStore` keeps every promise of an `OffsetStore`, on a server with multi-read and on one without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.stores.zookeeper import ZookeeperStore
+
+pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+
+from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+
+CONFIG = ConnectionConfig(timeout_ms=20_000)
+
+
+@pytest.mark.servers
+class TestZookeeperStore(StoreContract):
+    @pytest.fixture
+    def store(self, zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+        with ZookeeperStore(zookeeper.connect, config=CONFIG) as store:
+            yield store
+
+
+@pytest.mark.servers
+class TestZookeeperStoreOnAServerWithoutMultiRead(StoreContract):
+    @pytest.fixture
+    def store(self, zookeeper34: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+        with ZookeeperStore(zookeeper34.connect, config=CONFIG) as store:
+            yield store
