@@ -1,0 +1,345 @@
+"""`KafkaCluster`: a cluster's id, topics, log ranges and groups, through confluent-kafka's Admin client.
+
+`Admin` in here is the project's one way to make and to ask an Admin client: librdkafka tries dead servers for ever
+and prints what it meets, so every call is bounded, its log is silenced, and what it reports becomes our errors.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka import admin as ck_admin
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    UnknownTopicOrPartition,
+    Unreachable,
+    UnsupportedOperation,
+)
+from offsetmgr.model import GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.wire.errors import kafka_error
+
+T = TypeVar("T")
+
+# The package does not say the types of these.
+_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
+_ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
+_ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
+
+_SLICE: Final = 0.05
+_RETRY_PAUSE: Final = 0.1
+_FIRST_ATTEMPT: Final = 1.0
+_SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+_UNREACHABLE: Final = frozenset(
+    {ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._RESOLVE, ck.KafkaError._FAIL}
+)
+_TIMED_OUT: Final = frozenset({ck.KafkaError._TIMED_OUT, ck.KafkaError._TIMED_OUT_QUEUE, ck.KafkaError._MSG_TIMED_OUT})
+_UNKNOWN: Final = frozenset({ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError._UNKNOWN_PARTITION})
+_RETRIABLE_CODES: Final = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 74, 75, 76})
+
+
+def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
+    """The error of this project for one of librdkafka's or the broker's."""
+    code = error.code()
+    if code in _TIMED_OUT:
+        return TimedOut(what, "no answer within the time-out")
+    if code in _UNREACHABLE:
+        return Unreachable(what, error.str())
+    if code == ck.KafkaError._AUTHENTICATION:
+        return AuthenticationFailed(what, "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)")
+    if code in _UNKNOWN:
+        return UnknownTopicOrPartition(what, "the broker knows no such topic or partition")
+    if code == ck.KafkaError._UNSUPPORTED_FEATURE:
+        return UnsupportedOperation(what, "the brokers are too old for it")
+    if code < 0 and code != -1:
+        return ServerError(what, error.str())
+    return kafka_error(code, what)
+
+
+class Admin:
+    """An Admin client whose every call ends within the time-out, with errors of this project."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
+        self.bootstrap = bootstrap
+        self.timeout = config.timeout_ms / 1000
+        self.cluster_id: str | None = None
+        self.brokers: tuple[int, ...] = ()
+        self._config = config
+        self._client: AdminClient | None = None
+        self._reported: list[ck.KafkaError] = []
+
+    def client(self) -> AdminClient:
+        """The connected client.
+
+        Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
+        """
+        if self._client is None:
+            client = self._create()
+            cluster = self._first_answer(client)
+            self.cluster_id = cluster.cluster_id or None
+            self.brokers = tuple(node.id for node in cluster.nodes)
+            self._client = client
+        return self._client
+
+    def ask(self, what: str, call: Callable[[AdminClient, float], concurrent.futures.Future[T]]) -> T:
+        """One call (given the client and its time-out in seconds), repeated while it fails with what may pass."""
+        client, deadline = self.client(), time.monotonic() + self.timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.1)
+            try:
+                return call(client, left).result(left + 1)
+            except ck.KafkaException as error:
+                found = error.args[0]
+                if found.code() not in _RETRIABLE_CODES or time.monotonic() + _RETRY_PAUSE >= deadline:
+                    raise error_of(found, what) from None
+            except concurrent.futures.TimeoutError:
+                raise TimedOut(what, "no answer within the time-out") from None
+            time.sleep(_RETRY_PAUSE)
+
+    def ask_each(
+        self, keys: Iterable[T], call: Callable[[AdminClient, list[T], float], Mapping[T, Any]], name: str = ""
+    ) -> dict[T, Any]:
+        """A bulk call with a future a key: each key's value, or its `OffsetMgrError`; retriable ones are repeated."""
+        client, deadline = self.client(), time.monotonic() + self.timeout
+        done: dict[T, Any] = {}
+        pending, attempt = list(keys), _FIRST_ATTEMPT
+        while pending:
+            # Short first attempts: on a fresh cluster librdkafka waits out its time-out, though it had been answered.
+            left = min(attempt, max(deadline - time.monotonic(), 0.1))
+            attempt *= 2
+            again: list[T] = []
+            for key, future in call(client, pending, left).items():
+                try:
+                    done[key] = future.result(left + 1)
+                except ck.KafkaException as error:
+                    found = error.args[0]
+                    done[key] = error_of(found, f"{name}{key}")
+                    if found.code() in _RETRIABLE_CODES or found.code() in _TIMED_OUT:
+                        again.append(key)
+                except concurrent.futures.TimeoutError:
+                    done[key] = TimedOut(f"{name}{key}", "no answer within the time-out")
+                    again.append(key)
+            if time.monotonic() + _RETRY_PAUSE >= deadline:
+                break
+            pending = again
+            if pending:
+                time.sleep(_RETRY_PAUSE)
+        return done
+
+    def close(self) -> None:
+        """Lets the client go."""
+        self._client = None
+
+    def _create(self) -> AdminClient:
+        settings: dict[str, Any] = {
+            # Reconnects are quick, since every call of ours is bounded anyway.
+            "reconnect.backoff.ms": "50",
+            "reconnect.backoff.max.ms": "500",
+            **self._config.kafka,
+            "bootstrap.servers": self.bootstrap,
+            "error_cb": self._reported.append,
+        }
+        try:
+            return AdminClient(settings, logger=_SILENT)
+        except ck.KafkaException as error:
+            raise ConfigError("Kafka connection settings", error.args[0].str()) from None
+
+    def _first_answer(self, client: AdminClient) -> Any:
+        """Asks who the cluster is; fails at once where librdkafka reports that nobody can be reached."""
+        what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + self.timeout
+        future = client.describe_cluster(request_timeout=max(self.timeout, 0.1))
+        while True:
+            try:
+                return future.result(_SLICE)
+            except ck.KafkaException as error:
+                raise self._why_nobody(what) or error_of(error.args[0], what) from None
+            except concurrent.futures.TimeoutError:
+                client.poll(0)
+                if self._hopeless():
+                    raise self._why_nobody(what) or Unreachable(what, "no broker can be reached") from None
+                if time.monotonic() >= deadline:
+                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {self.timeout:.1f} s") from None
+
+    def _hopeless(self) -> bool:
+        codes = {error.code() for error in self._reported}
+        return bool(codes & {ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._AUTHENTICATION})
+
+    def _why_nobody(self, what: str) -> OffsetMgrError | None:
+        for error in self._reported:
+            text = error.str()
+            if error.code() == ck.KafkaError._AUTHENTICATION:
+                return error_of(error, what)
+            if error.code() == ck.KafkaError._SSL:
+                return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+            if "ApiVersion" in text or "Invalid response" in text or "correlation" in text:
+                return _not_kafka(what)
+            if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):
+                return Unreachable(what, _plain(text), "is it running, and are host and port right?")
+        # A connection that is made and then dropped without a word is reported by nothing but the sum of it.
+        return _not_kafka(what) if self._reported else None
+
+
+def _not_kafka(what: str) -> ServerError:
+    return ServerError(
+        what,
+        "what listens there does not answer as a Kafka broker does",
+        "check the port, and security.protocol (a TLS listener hangs up on plain text)",
+    )
+
+
+def _plain(text: str) -> str:
+    """librdkafka's text without its internals: ``Connection refused``."""
+    head = text.split(" (after ", maxsplit=1)[0]
+    return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
+
+
+class KafkaCluster:
+    """A real cluster; see `offsetmgr.cluster.base.Cluster` for what the methods promise."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
+        self._admin = Admin(bootstrap, config or ConnectionConfig())
+
+    def cluster_id(self) -> str | None:
+        self._admin.client()
+        return self._admin.cluster_id
+
+    def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
+        wanted = None if names is None else set(names)
+        if wanted is not None and not wanted:
+            return {}
+        client = self._admin.client()
+        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+        try:
+            found = client.list_topics(topic=only, timeout=self._admin.timeout)
+        except ck.KafkaException as error:
+            raise error_of(error.args[0], "topics") from None
+        return {
+            name: len(topic.partitions)
+            for name, topic in sorted(found.topics.items())
+            if topic.error is None and (wanted is None or name in wanted)
+        }
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        asked = list(dict.fromkeys(partitions))
+        starts = self._list_offsets(asked, _OffsetSpec.earliest())
+        ends = self._list_offsets([tp for tp in asked if isinstance(starts[tp], int)], _OffsetSpec.latest())
+        ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+        for tp in asked:
+            start, end = starts[tp], ends.get(tp)
+            if isinstance(start, int) and isinstance(end, int):
+                ranges[tp] = LogRange(start, end)
+            else:
+                ranges[tp] = start if isinstance(start, OffsetMgrError) else _certain(end, tp)
+        return ranges
+
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        found = self._list_offsets(list(dict.fromkeys(partitions)), _OffsetSpec.for_timestamp(timestamp_ms))
+        return {tp: None if isinstance(value, int) and value < 0 else value for tp, value in found.items()}
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        asked = list(dict.fromkeys(groups))
+        if not asked:
+            return {}
+        found = self._admin.ask_each(
+            asked,
+            lambda client, names, left: client.describe_consumer_groups(names, request_timeout=left),
+            "group ",
+        )
+        return {
+            group: value if isinstance(value, OffsetMgrError) else _description(value) for group, value in found.items()
+        }
+
+    def list_groups(self) -> Mapping[str, str]:
+        found: Any = self._admin.ask(
+            "list of groups", lambda client, left: client.list_consumer_groups(request_timeout=left)
+        )
+        for error in found.errors:
+            raise error_of(error.args[0] if isinstance(error, ck.KafkaException) else error, "list of groups")
+        return {group.group_id: group.state.name if group.state else "UNKNOWN" for group in found.valid}
+
+    def offsets_retention_ms(self) -> int | None:
+        self._admin.client()
+        if not self._admin.brokers:
+            return None
+        resource = _ConfigResource(_ResourceType.BROKER, str(self._admin.brokers[0]))
+        found = self._admin.ask_each(
+            [resource], lambda client, keys, left: client.describe_configs(keys, request_timeout=left)
+        )
+        settings = found[resource]
+        if isinstance(settings, OffsetMgrError):
+            if isinstance(settings, Unreachable | TimedOut):
+                raise settings
+            return None
+        entry = settings.get("offsets.retention.minutes")
+        return int(entry.value) * 60_000 if entry is not None and entry.value else None
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
+        """One specification of offset for all partitions."""
+
+        def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
+            asked = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
+            answers = client.list_offsets(asked, request_timeout=left)
+            return {TopicPartition(found.topic, found.partition): future for found, future in answers.items()}
+
+        if not partitions:
+            return {}
+        found = self._admin.ask_each(partitions, call)
+        return {tp: value if isinstance(value, OffsetMgrError) else int(value.offset) for tp, value in found.items()}
+
+
+def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
+    return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker did not answer for it")
+
+
+def _description(found: Any) -> GroupDescription:
+    coordinator = found.coordinator
+    return GroupDescription(
+        group=found.group_id,
+        state=found.state.name,
+        protocol_type="" if found.is_simple_consumer_group else "consumer",
+        partition_assignor=found.partition_assignor or "",
+        coordinator=f"{coordinator.host}:{coordinator.port}" if coordinator else "",
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id or "",
+                host=(member.host or "").removeprefix("/"),
+                instance_id=member.group_instance_id or None,
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(tp.topic, tp.partition)
+                        for tp in (member.assignment.topic_partitions if member.assignment else ())
+                    )
+                ),
+            )
+            for member in found.members
+        ),
+    )

@@ -1,0 +1,267 @@
+"""How edits of Kafka groups are carried out: which guard, what is compared, and what became of each partition.
+
+Asyncio over `offsetmgr.wire`; `decide` and what it calls are pure.
+
+Ordering contract under the lock: join, *then* read, compare, commit with the generation, leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from offsetmgr.errors import (
+    Conflict,
+    LockLost,
+    OffsetMetadataTooLarge,
+    OffsetMgrError,
+    RewindRefused,
+    ServerError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from offsetmgr.model import (
+    ABSENT,
+    Absent,
+    Committed,
+    GroupDescription,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    Guard,
+    Verdict,
+    same_value,
+)
+from offsetmgr.wire.client import Client, NotAMember
+from offsetmgr.wire.grouplock import locked
+from offsetmgr.wire.membership import delete, group_active
+from offsetmgr.wire.requests import FetchedGroup
+
+CAPABILITIES: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
+
+NEW_GROUP: Final = "the group did not exist in Kafka"
+COMPARED: Final = "read and compared just before the write, which was not conditional"
+
+_LONGEST_STRING: Final = 2**15 - 1
+
+Outcomes = dict[TopicPartition, OffsetMgrError | None]
+Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[Outcomes]]
+Erase = Callable[[Sequence[TopicPartition]], Awaitable[Outcomes]]
+
+
+class KafkaEdits:
+    """Carries out batches of reads and edits of different groups. Use it within the client's event loop."""
+
+    def __init__(self, client: Client, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    def deadline(self) -> float:
+        """When a call that starts now must have ended, in the loop's time."""
+        return asyncio.get_running_loop().time() + self._timeout
+
+    async def scan(self, groups: list[str]) -> list[GroupOffsets]:
+        """All offsets of the groups, one result each. Raises only if no broker was ever reached."""
+        good = [group for group in groups if _bad_group(group) is None]
+        found: dict[str, FetchedGroup | OffsetMgrError] = dict(
+            await self._client.fetch(dict.fromkeys(good), self.deadline())
+        )
+        return [_scanned(group, _bad_group(group) or found[group]) for group in groups]
+
+    async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
+        """One result an edit; no two edits may be of one group. Raises only if no broker was ever reached."""
+        deadline = self.deadline()
+        sound = [edit.group for edit in edits if edit.changes and _bad_group(edit.group) is None]
+        described, fetched = await asyncio.gather(
+            self._client.describe(sound, deadline),
+            self._client.fetch(dict.fromkeys(sound), deadline),
+        )
+
+        async def one(edit: GroupEdit) -> GroupEditResult:
+            if not edit.changes:
+                return GroupEditResult(edit.group, {})
+            try:
+                bad = _bad_group(edit.group)
+                if bad is not None:
+                    raise bad
+                state, held = described[edit.group], fetched[edit.group]
+                if isinstance(state, OffsetMgrError):
+                    raise state
+                if isinstance(held, OffsetMgrError):
+                    raise held
+                return await self._edit(edit, state, held, deadline)
+            except OffsetMgrError as error:
+                return all_failed(edit, error)
+
+        return list(await asyncio.gather(*map(one, edits)))
+
+    async def _edit(
+        self, edit: GroupEdit, state: GroupDescription, held: FetchedGroup, deadline: float
+    ) -> GroupEditResult:
+        if not state.idle or state.members:
+            raise group_active(edit.group, [str(member) for member in state.members])
+        if not _writes_anything(edit.changes, held):
+            return GroupEditResult(edit.group, dict(decide(edit.changes, held)[0]), how="nothing had to be written")
+        if edit.guard is Guard.COMPARE:
+            again = (await self._client.fetch({edit.group: list(edit.changes)}, deadline))[edit.group]
+            if isinstance(again, OffsetMgrError):
+                raise again
+            return await self._simple(edit, again, COMPARED, deadline)
+        if state.state == "DEAD" and not held.offsets and not held.errors:
+            return await self._simple(edit, held, NEW_GROUP, deadline)
+        async with locked(self._client, edit.group, deadline) as lock:
+            held = await lock.fetch(list(edit.changes))
+            return GroupEditResult(edit.group, await carry_out(edit.changes, held, lock.commit, lock.delete))
+
+    async def _simple(self, edit: GroupEdit, held: FetchedGroup, how: str, deadline: float) -> GroupEditResult:
+        """Without the lock. A group that has got members since we looked refuses the write itself."""
+
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
+            return await self._client.commit(edit.group, offsets, deadline)
+
+        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+            address = await self._client.coordinator(edit.group, deadline)
+            connection = await self._client.node(address).connection(deadline)
+            return await delete(connection, edit.group, partitions, deadline)
+
+        try:
+            outcomes = await carry_out(edit.changes, held, write, erase)
+        except NotAMember:
+            state = (await self._client.describe([edit.group], deadline))[edit.group]
+            members = state.members if isinstance(state, GroupDescription) else ()
+            raise group_active(edit.group, [str(member) for member in members]) from None
+        return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
+
+
+async def carry_out(
+    changes: Mapping[TopicPartition, Change], held: FetchedGroup, write: Write, erase: Erase
+) -> dict[TopicPartition, ChangeOutcome]:
+    """Decides what is to be written over ``held``, writes it, and tells what became of each partition.
+
+    A failure of the commit as a whole is each of its partitions' outcome, and then nothing is erased either; what was
+    decided without writing stays decided.  Raises `LockLost` if it was lost before anything was written.
+    """
+    outcomes, todo = decide(changes, held)
+    commits: dict[TopicPartition, OffsetAndMetadata] = {}
+    erasures: list[TopicPartition] = []
+    for tp in todo:
+        after = changes[tp].after
+        if after is None:
+            erasures.append(tp)
+        else:
+            commits[tp] = after
+    results: Outcomes = {}
+    try:
+        if commits:
+            results |= await write(commits)
+        if erasures:
+            results |= await erase(erasures)
+    except LockLost:
+        if not results:
+            raise
+        results |= dict.fromkeys(erasures, LockLost("group lock", "was lost before the deletion"))
+    except OffsetMgrError as error:
+        results |= {tp: error for tp in todo if tp not in results}
+    for tp in todo:
+        failure = results.get(tp, ServerError(str(tp), "the broker did not answer for it"))
+        verdict = Verdict.WRITTEN if failure is None else Verdict.FAILED
+        outcomes[tp] = ChangeOutcome(verdict, _before(tp, held), failure)
+    return {tp: outcomes[tp] for tp in changes}
+
+
+def decide(
+    changes: Mapping[TopicPartition, Change], held: FetchedGroup
+) -> tuple[dict[TopicPartition, ChangeOutcome], list[TopicPartition]]:
+    """The outcomes that need no write (unchanged, refused, unreadable), and the partitions left to write."""
+    outcomes: dict[TopicPartition, ChangeOutcome] = {}
+    todo: list[TopicPartition] = []
+    for tp, change in changes.items():
+        unreadable = held.errors.get(tp)
+        before = held.offsets.get(tp, ABSENT)
+        if unreadable is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, None, unreadable)
+        elif (refusal := _malformed(tp, change.after) or _conflict(tp, change, before)) is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, refusal)
+        elif same_value(before, change.after, CAPABILITIES):
+            outcomes[tp] = ChangeOutcome(Verdict.UNCHANGED, before)
+        elif (rewind := _rewind(tp, change, before)) is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, rewind)
+        else:
+            todo.append(tp)
+    return outcomes, todo
+
+
+def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
+    """The result where the group as a whole was refused."""
+    return GroupEditResult(
+        edit.group, {tp: ChangeOutcome(Verdict.FAILED, None, error) for tp in edit.changes}, how="nothing was written"
+    )
+
+
+def _writes_anything(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> bool:
+    return bool(decide(changes, held)[1])
+
+
+def _before(tp: TopicPartition, held: FetchedGroup) -> Offset:
+    return held.offsets.get(tp, ABSENT)
+
+
+def _conflict(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
+    expected = change.expected
+    if expected is None or _offset_of(expected) == _offset_of(before):
+        return None
+    return Conflict(str(tp), f"expected {_said(expected)}, found {_said(before)}", actual=before)
+
+
+def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
+    if change.allow_rewind or change.after is None or not isinstance(before, Committed):
+        return None
+    if change.after.offset >= before.offset:
+        return None
+    return RewindRefused(
+        str(tp), f"is at {before.offset}, and {change.after.offset} would lower it", "allow rewinds if this is meant"
+    )
+
+
+def _malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
+    """What cannot even be said in a request."""
+    if not 0 <= tp.partition < 2**31 or not 0 < len(tp.topic.encode()) <= _LONGEST_STRING:
+        return UnknownTopicOrPartition(str(tp)[:300], "there can be no such topic or partition")
+    if after is None:
+        return None
+    if not 0 <= after.offset < 2**63:
+        return UsageError(str(tp), f"{after.offset} is not an offset")
+    if len(after.metadata.encode()) > _LONGEST_STRING:
+        return OffsetMetadataTooLarge(str(tp), f"metadata of {len(after.metadata)} characters")
+    if after.leader_epoch is not None and not 0 <= after.leader_epoch < 2**31:
+        return UsageError(str(tp), f"{after.leader_epoch} is not a leader epoch")
+    return None
+
+
+def _bad_group(group: str) -> OffsetMgrError | None:
+    if 0 < len(group.encode()) <= _LONGEST_STRING:
+        return None
+    return UsageError(f"group {group[:50]!r}", "is not a possible group id")
+
+
+def _scanned(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffsets:
+    if isinstance(found, OffsetMgrError):
+        return GroupOffsets(group, {}, error=found)
+    return GroupOffsets(group, found.offsets, found.errors)
+
+
+def _offset_of(found: Offset) -> int | None:
+    return None if isinstance(found, Absent) else found.offset
+
+
+def _said(found: Offset) -> str:
+    return "no commit" if isinstance(found, Absent) else f"offset {found.offset}"

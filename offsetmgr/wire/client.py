@@ -1,0 +1,299 @@
+"""The client of a whole cluster: bootstrap, finding coordinators, routing, and repeating what may succeed later.
+
+Bulk calls answer with one outcome a group.  A *retriable* error (coordinator moved, still loading, connection broken)
+is repeated with back-off until the deadline and is the outcome after it.  A deadline is a time of the running event
+loop's clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
+from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
+from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
+from kio.schema.offset_commit.v7.response import OffsetCommitResponse
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
+
+from offsetmgr.errors import LockLost, OffsetMgrError, ServerError, TimedOut, Unreachable, UnsupportedOperation
+from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.wire import requests
+from offsetmgr.wire.connection import Address, Connection
+from offsetmgr.wire.errors import NOT_A_MEMBER, RETRIABLE, kafka_error
+from offsetmgr.wire.node import Node
+from offsetmgr.wire.requests import FetchedGroup
+from offsetmgr.wire.security import Security
+
+T = TypeVar("T")
+
+_FIRST_BACKOFF: Final = 0.02
+_LONGEST_BACKOFF: Final = 0.5
+_FETCH_BATCH: Final = 25
+"""Groups in one OffsetFetch: few enough that the broker answers some while we read others."""
+
+
+class NotAMember(LockLost):
+    """A commit was refused because the group has members and we are none of them."""
+
+
+class Client:
+    """A cluster, reached through any of ``bootstrap``'s addresses. Use it within one event loop."""
+
+    def __init__(self, bootstrap: str, security: Security, *, connect_timeout: float = 10.0) -> None:
+        self._security = security
+        self._connect_timeout = connect_timeout
+        self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
+        self._nodes: dict[Address, Node] = {}
+        self._known_good: Address | None = None
+
+    def node(self, address: Address) -> Node:
+        """The broker at ``address``; connects when first used."""
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = Node(address, self._security)
+        return node
+
+    async def any_connection(self, deadline: float) -> Connection:
+        """A connection to some broker that answers.
+
+        Raises what the last address tried answered: `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError`;
+        `UnsupportedOperation` where the brokers are too old.
+        """
+        first = [self._known_good] if self._known_good else []
+        candidates = list(dict.fromkeys([*first, *self._bootstrap, *self._nodes]))
+        failure: OffsetMgrError = Unreachable("Kafka", "no bootstrap server was named")
+        for left, address in zip(range(len(candidates), 0, -1), candidates, strict=True):
+            now = asyncio.get_running_loop().time()
+            # An address that does not answer must leave time for the ones after it.
+            share = min(deadline, now + max((deadline - now) / left, 0.001))
+            try:
+                connection = await self.node(address).connection(share)
+            except OffsetMgrError as error:
+                failure = error
+                continue
+            self._known_good = address
+            _check_versions(connection)
+            return connection
+        raise failure
+
+    @property
+    def reached(self) -> bool:
+        """Whether any broker has answered yet: until then, failing to connect is not worth repeating."""
+        return self._known_good is not None
+
+    # --- bulk calls, one outcome a group ----------------------------------------------------------
+
+    async def fetch(
+        self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+        """Committed offsets of many groups, of the partitions named or (None) of all."""
+
+        async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
+            connection = await self.node(address).connection(deadline)
+            batches = list(_batches(groups, _FETCH_BATCH))
+            answers = await asyncio.gather(
+                *(
+                    connection.call(
+                        requests.offset_fetch({group: asked[group] for group in batch}),
+                        OffsetFetchResponse,
+                        _remaining(deadline),
+                    )
+                    for batch in batches
+                )
+            )
+            return {
+                str(found.group_id): requests.read_offset_fetch(found) for answer in answers for found in answer.groups
+            }
+
+        return await self._per_group(list(asked), ask, deadline)
+
+    async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
+        """State and members of many groups, of the classic protocol and of KIP-848's."""
+
+        async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
+            connection = await self.node(address).connection(deadline)
+            answer = await connection.call(
+                requests.describe_groups(groups), DescribeGroupsResponse, _remaining(deadline)
+            )
+            found = {str(g.group_id): requests.read_described(g, str(address)) for g in answer.groups}
+            # To the classic request a group of the new protocol does not exist: ask again in the new one's terms.
+            dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
+            if dead and requests.CONSUMER_GROUP_DESCRIBE in connection.versions:
+                more = await connection.call(
+                    requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, _remaining(deadline)
+                )
+                found |= {
+                    str(g.group_id): requests.read_new_described(g, str(address))
+                    for g in more.groups
+                    if g.error_code == 0
+                }
+            return found
+
+        return await self._per_group(groups, ask, deadline)
+
+    async def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """A simple commit: as no member, without a generation. Only a group without members takes it.
+
+        Raises `NotAMember` where it has members, else what `_per_group` gave up with; partitions have their own
+        outcomes.
+        """
+
+        async def ask(
+            address: Address, groups: list[str]
+        ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
+            async with self.node(address).lane(deadline) as lane:
+                answer = await lane.connection.call(
+                    requests.offset_commit(group, offsets), OffsetCommitResponse, _remaining(deadline)
+                )
+            return dict.fromkeys(groups, commit_outcomes(group, answer))
+
+        result = (await self._per_group([group], ask, deadline))[group]
+        if isinstance(result, OffsetMgrError):
+            raise result
+        return result
+
+    async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
+        """One attempt to find the coordinators of many groups.
+
+        On a cluster whose ``__consumer_offsets`` does not exist yet the question provokes its creation, and is
+        answered COORDINATOR_NOT_AVAILABLE until that is done.
+        """
+        connection = await self.any_connection(deadline)
+        answer = await connection.call(requests.find_coordinator(groups), FindCoordinatorResponse, _remaining(deadline))
+        return {
+            c.key: kafka_error(int(c.error_code), f"coordinator of group {c.key}", detail="")
+            if c.error_code
+            else Address(c.host, int(c.port))
+            for c in answer.coordinators
+        }
+
+    async def coordinator(self, group: str, deadline: float) -> Address:
+        """The coordinator of one group, asked again until it is known. Raises `OffsetMgrError`."""
+
+        async def ask(address: Address, groups: list[str]) -> dict[str, Address | OffsetMgrError]:
+            return dict.fromkeys(groups, address)
+
+        found = (await self._per_group([group], ask, deadline))[group]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    async def _per_group(
+        self,
+        groups: Sequence[str],
+        ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
+        deadline: float,
+    ) -> dict[str, T | OffsetMgrError]:
+        """Asks each group's coordinator, repeating what may succeed later.
+
+        Raises only if no broker was ever reached.
+        """
+        done: dict[str, T | OffsetMgrError] = {}
+        pending = list(groups)
+        for pause in backoff():
+            if not pending:
+                break
+            done |= await self._ask_once(pending, ask, deadline)
+            if asyncio.get_running_loop().time() + pause >= deadline:
+                break
+            pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and may_succeed_later(e)]
+            if pending:
+                await asyncio.sleep(pause)
+        return done
+
+    async def _ask_once(
+        self,
+        groups: list[str],
+        ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
+        deadline: float,
+    ) -> dict[str, T | OffsetMgrError]:
+        """One attempt; an answer for every group."""
+        answers: dict[str, T | OffsetMgrError] = {
+            group: ServerError(f"group {group}", "the broker did not answer for it") for group in groups
+        }
+        try:
+            coordinators = await self.find_coordinators(groups, deadline)
+        except OffsetMgrError as error:
+            if not self.reached or not error.retriable:
+                raise
+            return dict.fromkeys(groups, error)
+        by_address: dict[Address, list[str]] = {}
+        for group, where in coordinators.items():
+            if isinstance(where, OffsetMgrError):
+                answers[group] = where
+            else:
+                by_address.setdefault(where, []).append(group)
+
+        async def at(address: Address, names: list[str]) -> Mapping[str, T | OffsetMgrError]:
+            try:
+                return await ask(address, names)
+            except OffsetMgrError as error:
+                return dict.fromkeys(names, error)
+
+        for found in await asyncio.gather(*(at(address, names) for address, names in by_address.items())):
+            answers |= found
+        return answers
+
+    async def close(self) -> None:
+        """Hangs up everywhere."""
+        await asyncio.gather(*(node.close() for node in self._nodes.values()))
+
+
+def backoff() -> itertools.chain[float]:
+    """Pauses between attempts, seconds, without end; the caller watches the deadline."""
+    growing = itertools.takewhile(lambda p: p < _LONGEST_BACKOFF, (_FIRST_BACKOFF * 2**n for n in itertools.count()))
+    return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF))
+
+
+def may_succeed_later(error: OffsetMgrError) -> bool:
+    """Whether the same request is worth sending again; a lost membership needs more than that."""
+    return error.retriable and not isinstance(error, LockLost)
+
+
+def commit_outcomes(
+    group: str, answer: OffsetCommitResponse
+) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
+    """The outcome of each partition of a commit.
+
+    What concerns the group as a whole Kafka says in every partition: that is one error of the whole commit. A
+    retriable code in only some of them makes the commit worth repeating, which is safe: it says the same again.
+    """
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(str(topic.name), int(part.partition_index))
+            code = int(part.error_code)
+            if code in NOT_A_MEMBER:
+                error = kafka_error(code, f"commit of group {group}")
+                return error if code == 22 else NotAMember(error.what, error.why)
+            if code in RETRIABLE:
+                return kafka_error(code, f"commit of group {group}")
+            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    return outcomes
+
+
+def _check_versions(connection: Connection) -> None:
+    for key, (name, needed) in requests.NEEDED.items():
+        low, high = connection.versions.get(key, (0, -1))
+        if not low <= needed <= high:
+            raise UnsupportedOperation(
+                f"broker {connection.address}",
+                f"it does not speak {name} version {needed}",
+                "brokers from Kafka 3.0 on can be edited",
+            )
+
+
+def _remaining(deadline: float) -> float:
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= 0:
+        raise TimedOut("Kafka", "the time-out is over")
+    return left
+
+
+def _batches(items: list[str], size: int) -> list[list[str]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]

@@ -1,0 +1,249 @@
+"""One connection to one broker: frames, correlation, time-outs, TLS and SASL; no knowledge of groups or routing.
+
+Ordering contract: a broker answers the requests of one connection in the order in which they were sent, and works on
+one at a time.  So many requests may be in flight, but one that waits in the broker (a JoinGroup) holds up those behind
+it.  A request that times out closes its connection, because nothing behind it can be answered either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import ssl
+import struct
+from collections import deque
+from typing import Final, NamedTuple, TypeVar
+
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.protocol import Payload
+
+from offsetmgr.errors import AuthenticationFailed, OffsetMgrError, ServerError, TimedOut, Unreachable
+from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.sasl import Mechanism
+from offsetmgr.wire.security import Security
+
+R = TypeVar("R", bound=Payload)
+
+_LARGEST_FRAME: Final = 256 * 1024 * 1024
+_MOST_IN_FLIGHT: Final = 200
+_HEADER: Final = struct.Struct(">hhi")
+_INT32: Final = struct.Struct(">i")
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From ``host:port``, ``[v6]:port`` or ``host`` (port 9092)."""
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = text.strip(), "9092"
+        if not port.isdigit():
+            raise Unreachable(f"broker {text}", "the port is not a number", "give host:port")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+class Encoded(NamedTuple):
+    """A request whose body is encoded already (hot requests that kio's writer is too slow for)."""
+
+    api_key: int
+    version: int
+    body: bytes
+
+
+class Connection:
+    """An open connection. Make one with `open`; `call` may be used by many tasks at once."""
+
+    def __init__(
+        self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
+    ) -> None:
+        self.address = address
+        self.versions: dict[int, tuple[int, int]] = {}
+        """Lowest and highest version of each API that the broker speaks."""
+        self._reader = reader
+        self._writer = writer
+        name = client_id.encode()
+        self._client_id = struct.pack(">h", len(name)) + name
+        self._correlation = itertools.count(1)
+        self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
+        self._slots = asyncio.Semaphore(_MOST_IN_FLIGHT)
+        self._failure: OffsetMgrError | None = None
+        self._answered = False
+        self._receiver = asyncio.create_task(self._receive())
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address,
+        security: Security,
+        timeout: float,
+        versions: dict[int, tuple[int, int]] | None = None,
+    ) -> Connection:
+        """Connects, asks for the API versions (unless ``versions`` of this broker are known) and logs in, all within
+        ``timeout`` seconds.
+
+        Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (what listens there is not Kafka).
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await cls._dial(address, security)
+                connection = cls(address, reader, writer, security.client_id)
+                try:
+                    await connection._prepare(security, versions, timeout)
+                except BaseException:
+                    await connection.close()
+                    raise
+                return connection
+        except TimeoutError:
+            raise TimedOut(f"broker {address}", f"no answer within {timeout:.1f} s") from None
+
+    @staticmethod
+    async def _dial(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = address.host if security.tls else None
+        try:
+            return await asyncio.open_connection(
+                address.host, address.port, ssl=security.tls, server_hostname=name, limit=1 << 20
+            )
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationFailed(f"broker {address}", f"its certificate: {error.verify_message}") from None
+        except ssl.SSLError as error:
+            raise ServerError(
+                f"broker {address}", f"no TLS connection ({error.reason})", "is this the TLS listener's port?"
+            ) from None
+        except OSError as error:
+            why = error.strerror if error.errno and error.errno > 0 and error.strerror else str(error)
+            raise Unreachable(
+                f"broker {address}", why or "cannot connect", "is it running, and the port right?"
+            ) from None
+
+    async def _prepare(self, security: Security, versions: dict[int, tuple[int, int]] | None, timeout: float) -> None:
+        if versions is None:
+            answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
+            self.versions = {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
+        else:
+            self.versions = versions
+        if login := security.login():
+            await self._login(login, timeout)
+
+    async def _login(self, login: Mechanism, timeout: float) -> None:
+        what = f"login to broker {self.address}"
+        shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
+        if shake.error_code != 0:
+            offered = ", ".join(shake.mechanisms)
+            raise AuthenticationFailed(what, f"the broker does not offer {login.name}", f"it offers {offered}")
+        message: bytes | None = login.start()
+        while message is not None:
+            request = SaslAuthenticateRequest(auth_bytes=message)
+            answer = await self.call(request, SaslAuthenticateResponse, timeout)
+            if answer.error_code != 0:
+                raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
+            message = login.answer(answer.auth_bytes)
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    async def call(self, request: Payload | Encoded, response: type[R], timeout: float) -> R:
+        """Sends a request and waits for its answer, at most ``timeout`` seconds.
+
+        Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the answer is not Kafka's).
+        """
+        frame = await self._exchange(request, timeout)
+        flexible = response.__flexible__ and response is not ApiVersionsResponse
+        try:
+            start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
+            return entity_reader(response)(frame, start)[0]
+        except (SerialError, ValueError, IndexError) as error:
+            self._fail(self._not_kafka())
+            raise self._not_kafka() from error
+
+    async def _exchange(self, request: Payload | Encoded, timeout: float) -> bytes:
+        async with self._slots:
+            if self._failure is not None:
+                raise self._failure
+            correlation = next(self._correlation)
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            self._waiting.append((correlation, answer))
+            self._writer.write(self._frame(request, correlation))
+            try:
+                async with asyncio.timeout(timeout):
+                    return await answer
+            except TimeoutError:
+                error = TimedOut(f"broker {self.address}", f"no answer within {timeout:.1f} s")
+                self._fail(error)
+                raise error from None
+
+    def _frame(self, request: Payload | Encoded, correlation: int) -> bytes:
+        if isinstance(request, Encoded):
+            head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
+            body = request.body
+        else:
+            head = _HEADER.pack(request.__api_key__, request.__version__, correlation) + self._client_id
+            if request.__flexible__:
+                head += b"\0"
+            buffer = io.BytesIO()
+            entity_writer(type(request))(buffer, request)
+            body = buffer.getvalue()
+        return _INT32.pack(len(head) + len(body)) + head + body
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                (length,) = _INT32.unpack(await self._reader.readexactly(4))
+                if not 4 <= length <= _LARGEST_FRAME:
+                    raise self._not_kafka()
+                frame = await self._reader.readexactly(length)
+                (correlation,) = _INT32.unpack_from(frame)
+                if not self._waiting or self._waiting[0][0] != correlation:
+                    raise self._not_kafka()
+                self._answered = True
+                _, answer = self._waiting.popleft()
+                if not answer.done():
+                    answer.set_result(frame)
+        except OffsetMgrError as error:
+            self._fail(error)
+        except (OSError, asyncio.IncompleteReadError):
+            self._fail(
+                Unreachable(f"broker {self.address}", "the connection broke") if self._answered else self._not_kafka()
+            )
+
+    def _not_kafka(self) -> ServerError:
+        return ServerError(
+            f"broker {self.address}",
+            "what listens there does not answer as a Kafka broker does",
+            "check the port, and security.protocol (a TLS listener hangs up on plain text)",
+        )
+
+    def _fail(self, error: OffsetMgrError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        while self._waiting:
+            _, answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # seen: a caller that was cancelled meanwhile will not look
+        self._writer.close()
+        self._receiver.cancel()
+
+    async def close(self) -> None:
+        """Hangs up; requests in flight fail."""
+        self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await self._receiver

@@ -1,0 +1,126 @@
+"""`GroupLock`: an idle group held for the milliseconds of one edit.
+
+It needs no heartbeat: a session outlasts the edit, and if it should not, the commit is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, TypeVar
+
+from offsetmgr.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.wire import membership
+from offsetmgr.wire.client import Client, backoff, may_succeed_later
+from offsetmgr.wire.connection import Connection
+from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.membership import Membership
+from offsetmgr.wire.node import Lane
+from offsetmgr.wire.requests import FetchedGroup
+
+T = TypeVar("T")
+
+_PARK_AFTER: Final = 0.1
+"""Seconds after which a join is taken to wait for the broker's rebalance delay."""
+
+
+class GroupLock:
+    """The lock while it is held; got from `locked`."""
+
+    def __init__(self, client: Client, connection: Connection, mine: Membership, deadline: float) -> None:
+        self._client = client
+        self._connection = connection
+        self._mine = mine
+        self._deadline = deadline
+
+    async def fetch(self, partitions: Sequence[TopicPartition] | None) -> FetchedGroup:
+        """Committed offsets as they stand, and will stand until we write or leave."""
+        return await self._repeated(lambda c: membership.fetch(c, self._mine.group, partitions, self._deadline))
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """One commit, one outcome a partition. Raises `LockLost` if the lock was lost: then nothing was written."""
+        return await self._repeated(lambda c: membership.commit(c, self._mine, offsets, self._deadline))
+
+    async def delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Deletes commits, having proved with a heartbeat that the lock is still ours (the request cannot say so)."""
+
+        async def proved(connection: Connection) -> dict[TopicPartition, OffsetMgrError | None]:
+            left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
+            code = await membership.heartbeat(connection, self._mine, left)
+            if code not in (0, 27):  # 27: somebody waits for us to leave; until then the group is ours
+                raise kafka_error(code, f"lock of group {self._mine.group}")
+            return await membership.delete(connection, self._mine.group, partitions, self._deadline)
+
+        return await self._repeated(proved)
+
+    async def leave(self) -> None:
+        """Gives the group free."""
+        await membership.leave(self._connection, self._mine, self._deadline)
+
+    async def _repeated(self, attempt: Callable[[Connection], Awaitable[T]]) -> T:
+        """Repeats what may succeed later, at the coordinator of that moment: a membership moves with its group.
+
+        Writing the same again as the same member changes nothing, so this is safe.
+        """
+        unanswered: OffsetMgrError | None = None
+        for pause in backoff():
+            try:
+                return await attempt(self._connection)
+            except LockLost:
+                # An earlier attempt without an answer may have been written: that is what must be told.
+                raise unanswered or LockLost(
+                    f"lock of group {self._mine.group}", "was lost before the write; nothing was written"
+                ) from None
+            except OffsetMgrError as error:
+                if isinstance(error, Unreachable | TimedOut):
+                    unanswered = type(error)(error.what, f"{error.why}; whether it wrote is not known")
+                    error = unanswered
+                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
+                    raise error from None
+            await asyncio.sleep(pause)
+            address = await self._client.coordinator(self._mine.group, self._deadline)
+            self._connection = await self._client.node(address).connection(self._deadline)
+        raise AssertionError("back-off has no end")
+
+
+@asynccontextmanager
+async def locked(client: Client, group: str, deadline: float) -> AsyncIterator[GroupLock]:
+    """Holds the lock of an idle group; join errors that may pass are repeated until the deadline.
+
+    Joining a group with members makes them rebalance, so look before you lock: this is for groups seen idle.
+    Raises `GroupActive`, with the members' names, where somebody was quicker.
+    """
+    async with AsyncExitStack() as held:
+        lock = await _acquire(held, client, group, deadline)
+        try:
+            yield lock
+        finally:
+            await lock.leave()
+
+
+async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: float) -> GroupLock:
+    for pause in backoff():
+        try:
+            address = await client.coordinator(group, deadline)
+            async with AsyncExitStack() as attempt:
+                lane = await attempt.enter_async_context(client.node(address).lane(deadline))
+                mine = await _join(lane, client, group, deadline)
+                held.push_async_exit(attempt.pop_all())
+                return GroupLock(client, lane.connection, mine, deadline)
+        except OffsetMgrError as error:
+            if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                raise
+        await asyncio.sleep(pause)
+    raise AssertionError("back-off has no end")
+
+
+async def _join(lane: Lane, client: Client, group: str, deadline: float) -> Membership:
+    parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
+    try:
+        return await membership.join_alone(lane.connection, client, group, None, deadline)
+    finally:
+        parking.cancel()

@@ -1,0 +1,166 @@
+"""`Hold`: a group held for as long as a process wants it, by heartbeats and under a name that outlives the process.
+
+Static membership (KIP-345) gives the name: a restarted holder takes its dead self's place at once, and the dead one,
+should it only have been frozen, is fenced (FENCED_INSTANCE_ID).  As soon as a consumer wants to join, the hold gives
+way: it leaves, says so in `lost`, and the consumer runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from offsetmgr.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.wire import membership
+from offsetmgr.wire.client import Client, backoff, may_succeed_later
+from offsetmgr.wire.connection import Connection
+from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.membership import Membership, group_active
+from offsetmgr.wire.requests import FetchedGroup
+
+T = TypeVar("T")
+
+_HEARTBEAT: Final = 1.0
+"""Seconds between heartbeats: how long a consumer that wants the group waits for us at most, about."""
+
+
+class Hold:
+    """A held group. Take it with `take`; end it with `release`."""
+
+    def __init__(self, client: Client, connection: Connection, mine: Membership) -> None:
+        self._client = client
+        self._connection = connection
+        self._mine = mine
+        self._lost: OffsetMgrError | None = None
+        self._beating = asyncio.create_task(self._beat())
+
+    @classmethod
+    async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> Hold:
+        """Becomes the group's only member under the name ``instance_id``, in place of a former holder of that name.
+
+        Raises `GroupActive`, with the members' names, where others are members.
+        """
+        for pause in backoff():
+            try:
+                described = (await client.describe([group], deadline))[group]
+                if not isinstance(described, GroupDescription):
+                    raise described
+                others = [str(member) for member in described.members if member.instance_id != instance_id]
+                if others:
+                    raise group_active(group, others)
+                address = await client.coordinator(group, deadline)
+                connection = await client.node(address).open(deadline)
+                try:
+                    mine = await membership.join_alone(connection, client, group, instance_id, deadline)
+                except BaseException:
+                    await connection.close()
+                    raise
+                return cls(client, connection, mine)
+            except OffsetMgrError as error:
+                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("back-off has no end")
+
+    @property
+    def group(self) -> str:
+        return self._mine.group
+
+    @property
+    def lost(self) -> OffsetMgrError | None:
+        """Why the hold has ended against our will, as far as is known; None while it is held."""
+        return self._lost
+
+    async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
+        """The group's committed offsets. Raises `LockLost`."""
+        return await self._repeated(lambda c: membership.fetch(c, self._mine.group, partitions, deadline), deadline)
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """One commit, one outcome a partition. Raises `LockLost`."""
+        return await self._repeated(lambda c: membership.commit(c, self._mine, offsets, deadline), deadline)
+
+    async def delete(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Deletes commits. Raises `LockLost`."""
+        await self._check(deadline)
+        return await self._repeated(lambda c: membership.delete(c, self._mine.group, partitions, deadline), deadline)
+
+    async def release(self, deadline: float) -> None:
+        """Gives the group free. Does nothing where the hold is lost already."""
+        self._beating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._beating
+        if self._lost is None:
+            self._lost = LockLost(f"hold of group {self.group}", "was released")
+            await membership.leave(self._connection, self._mine, deadline)
+        await self._connection.close()
+
+    async def _check(self, deadline: float) -> None:
+        left = max(deadline - asyncio.get_running_loop().time(), 0.001)
+        code = await self._repeated(lambda c: membership.heartbeat(c, self._mine, left), deadline)
+        if code not in (0, 27):
+            self._lost = kafka_error(code, f"hold of group {self.group}")
+            raise self._refusal(self._lost)
+
+    def _refusal(self, lost: OffsetMgrError) -> LockLost:
+        """Every call after the end of the hold is refused in the same way, whatever ended it."""
+        return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
+
+    async def _repeated(self, attempt: Callable[[Connection], Awaitable[T]], deadline: float) -> T:
+        for pause in backoff():
+            if self._lost is not None:
+                raise self._refusal(self._lost)
+            try:
+                return await attempt(self._connection)
+            except LockLost as error:
+                self._lost = LockLost(f"hold of group {self.group}", error.why)
+                raise self._refusal(self._lost) from None
+            except OffsetMgrError as error:
+                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+            await self._reconnect(deadline)
+        raise AssertionError("back-off has no end")
+
+    async def _reconnect(self, deadline: float) -> None:
+        address = await self._client.coordinator(self.group, deadline)
+        if self._connection.closed or self._connection.address != address:
+            old, self._connection = self._connection, await self._client.node(address).open(deadline)
+            await old.close()
+
+    async def _beat(self) -> None:
+        """Keeps the session alive until somebody wants the group or the membership is gone."""
+        session = membership.SESSION_MS / 1000
+        while self._lost is None:
+            await asyncio.sleep(_HEARTBEAT)
+            deadline = asyncio.get_running_loop().time() + session
+            try:
+                code = await membership.heartbeat(self._connection, self._mine, session)
+                if code in (15, 16):
+                    await self._reconnect(deadline)
+            except (Unreachable, TimedOut):
+                with contextlib.suppress(OffsetMgrError):
+                    await self._reconnect(deadline)
+                continue
+            except OffsetMgrError as error:
+                self._lost = error
+                return
+            if code == 27:
+                await self._give_way(deadline)
+            elif code not in (0, 14, 15, 16):
+                self._lost = kafka_error(code, f"hold of group {self.group}")
+
+    async def _give_way(self, deadline: float) -> None:
+        names: list[str] = []
+        with contextlib.suppress(OffsetMgrError):
+            described = (await self._client.describe([self.group], deadline))[self.group]
+            if isinstance(described, GroupDescription):
+                names = [str(m) for m in described.members if m.member_id != self._mine.member_id]
+        self._lost = group_active(self.group, names)
+        await membership.leave(self._connection, self._mine, deadline)

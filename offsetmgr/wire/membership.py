@@ -1,0 +1,187 @@
+"""Being the only member of a group: join, commit with the generation, leave (rule 9's group lock, at its core).
+
+Kafka has no compare-and-set on offsets, but while a group has members the coordinator takes commits from them only,
+each with its generation.  So the only member of a group may read, compare and write, and nobody comes between.
+The lock is safe without clocks: whoever lost the membership, unknowing or frozen, finds its commits refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kio.schema.heartbeat.v3.request import HeartbeatRequest
+from kio.schema.heartbeat.v3.response import HeartbeatResponse
+from kio.schema.join_group.v3.response import JoinGroupResponse
+from kio.schema.join_group.v5.response import JoinGroupResponse as StaticJoinGroupResponse
+from kio.schema.leave_group.v3.response import LeaveGroupResponse
+from kio.schema.offset_commit.v7.response import OffsetCommitResponse
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
+from kio.schema.sync_group.v3.response import SyncGroupResponse
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
+from kio.static.protocol import Payload
+
+from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError
+from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.wire import requests
+from offsetmgr.wire.client import Client, commit_outcomes
+from offsetmgr.wire.connection import Connection
+from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.requests import FetchedGroup
+
+R = TypeVar("R", bound=Payload)
+
+SESSION_MS: Final = 10_000
+"""How long the coordinator keeps a member that it hears nothing of: what a killed process blocks its groups for.
+Brokers allow 6 s to 30 min by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What proves to the coordinator that we are the group's member."""
+
+    group: str
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+
+def group_active(group: str, members: Sequence[str]) -> GroupActive:
+    """The refusal of an edit because others are members, with their names."""
+    named = ", ".join(members)
+    return GroupActive(
+        f"group {group}",
+        f"has active members: {named}" if members else "has active members",
+        "stop its consumers, or wait until it is empty",
+        members=tuple(members),
+    )
+
+
+async def join_alone(
+    connection: Connection, client: Client, group: str, instance_id: str | None, deadline: float
+) -> Membership:
+    """Becomes the only member, once; errors are not repeated here.
+
+    Raises `GroupActive` where others are members too (after leaving again), else what the coordinator answered.
+    """
+    request = requests.join_group(group, instance_id, SESSION_MS)
+    # An empty group's first join takes as long as the broker's group.initial.rebalance.delay.ms.
+    answer: JoinGroupResponse | StaticJoinGroupResponse
+    if instance_id is None:
+        answer = await connection.call(request, JoinGroupResponse, _left(deadline))
+    else:
+        answer = await connection.call(request, StaticJoinGroupResponse, _left(deadline))
+    if answer.error_code:
+        raise kafka_error(int(answer.error_code), f"lock of group {group}")
+    mine = Membership(group, answer.member_id, int(answer.generation_id), instance_id)
+    try:
+        leads = answer.leader == answer.member_id
+        # A static member that takes over from its dead self is told of no members: then the group says who is in it.
+        if (not leads and instance_id is None) or len(answer.members) > 1:
+            raise await _others(client, mine, deadline)
+        sync = await connection.call(
+            requests.sync_group(group, mine.generation, mine.member_id, instance_id, leader=leads),
+            SyncGroupResponse,
+            _left(deadline),
+        )
+        if sync.error_code == 27:  # somebody joined in this very moment; they wait, and we give way
+            raise await _others(client, mine, deadline)
+        if sync.error_code:
+            raise kafka_error(int(sync.error_code), f"lock of group {group}")
+        if not leads:
+            others = await _names_of_others(client, mine, deadline)
+            if others:
+                raise group_active(group, others)
+    except OffsetMgrError:
+        await leave(connection, mine, deadline)
+        raise
+    return mine
+
+
+async def leave(connection: Connection, mine: Membership, deadline: float) -> None:
+    """Gives the group free. If the broker cannot be told, the membership ends with its session."""
+    request = requests.leave_group(mine.group, mine.member_id, mine.instance_id)
+    try:
+        await connection.call(request, LeaveGroupResponse, max(_left(deadline), 1.0))
+    except OffsetMgrError:
+        return
+
+
+async def fetch(
+    connection: Connection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
+) -> FetchedGroup:
+    """The group's committed offsets, from its coordinator."""
+    answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, _left(deadline))
+    found = requests.read_offset_fetch(answer.groups[0])
+    if isinstance(found, OffsetMgrError):
+        raise found
+    return found
+
+
+async def commit(
+    connection: Connection, mine: Membership, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+) -> dict[TopicPartition, OffsetMgrError | None]:
+    """Commits as the member. Raises `LockLost` if we are it no more; partitions have their own outcomes."""
+    answer = await connection.call(
+        requests.offset_commit(
+            mine.group,
+            offsets,
+            generation=mine.generation,
+            member_id=mine.member_id,
+            instance_id=mine.instance_id,
+        ),
+        OffsetCommitResponse,
+        _left(deadline),
+    )
+    outcomes = commit_outcomes(mine.group, answer)
+    if isinstance(outcomes, OffsetMgrError):
+        raise outcomes
+    for error in outcomes.values():
+        if isinstance(error, LockLost):
+            raise error
+    return outcomes
+
+
+async def delete(
+    connection: Connection, group: str, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, OffsetMgrError | None]:
+    """Deletes commits; the request carries no generation, but nobody else can commit while we are the member."""
+    answer = await connection.call(requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline))
+    if answer.error_code:
+        raise kafka_error(int(answer.error_code), f"delete in group {group}")
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(str(topic.name), int(part.partition_index))
+            outcomes[tp] = kafka_error(int(part.error_code), f"group {group}, {tp}") if part.error_code else None
+    return outcomes
+
+
+async def heartbeat(connection: Connection, mine: Membership, timeout: float) -> int:
+    """Tells the coordinator that we live; its answer's error code (0: still the member)."""
+    request = HeartbeatRequest(
+        group_id=GroupId(mine.group),
+        generation_id=i32(mine.generation),
+        member_id=mine.member_id,
+        group_instance_id=mine.instance_id,
+    )
+    return int((await connection.call(request, HeartbeatResponse, timeout)).error_code)
+
+
+async def _others(client: Client, mine: Membership, deadline: float) -> GroupActive:
+    return group_active(mine.group, await _names_of_others(client, mine, deadline))
+
+
+async def _names_of_others(client: Client, mine: Membership, deadline: float) -> list[str]:
+    described = (await client.describe([mine.group], deadline))[mine.group]
+    if not isinstance(described, GroupDescription):
+        raise described
+    return [str(member) for member in described.members if member.member_id != mine.member_id]
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - asyncio.get_running_loop().time(), 0.001)

@@ -1,0 +1,296 @@
+"""The requests that we send and the answers that we read, in the model's terms; pure, no I/O.
+
+One fixed version of each: the lowest that carries what we need, so that one code path serves brokers from Kafka 3.0
+(FindCoordinator v4 and OffsetFetch v8 ask for many groups at once, KIP-699, KIP-709) to 4.x, which removed only
+versions older than these (KIP-896).
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
+from kio.schema.consumer_group_describe.v0.response import DescribedGroup as NewDescribedGroup
+from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v4.response import DescribedGroup
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroupRequest
+from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
+from kio.schema.leave_group.v3.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kio.schema.offset_fetch.v8.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
+from kio.schema.sync_group.v3.request import SyncGroupRequest, SyncGroupRequestAssignment
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import (
+    Committed,
+    GroupDescription,
+    GroupMember,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from offsetmgr.wire.connection import Encoded
+from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, encode_assignment, encode_subscription
+from offsetmgr.wire.errors import kafka_error
+
+OFFSET_COMMIT: Final = (8, 7)
+CONSUMER_GROUP_DESCRIBE: Final = 69
+
+NEEDED: Final[Mapping[int, tuple[str, int]]] = {
+    9: ("OffsetFetch", 8),
+    8: ("OffsetCommit", 7),
+    10: ("FindCoordinator", 4),
+    11: ("JoinGroup", 5),
+    12: ("Heartbeat", 3),
+    13: ("LeaveGroup", 3),
+    14: ("SyncGroup", 3),
+    15: ("DescribeGroups", 4),
+    47: ("OffsetDelete", 0),
+}
+"""Versions that a broker must speak, by API key."""
+
+PROTOCOLS: Final = ("offsetmgr", "range", "roundrobin", "cooperative-sticky", "sticky")
+"""Our own name first, then the usual ones: a consumer that joins while we hold the group must find one in common,
+or the coordinator answers it INCONSISTENT_GROUP_PROTOCOL instead of letting it wait until we leave."""
+
+_PARTITION: Final = struct.Struct(">iqih")
+_STRING: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+class FetchedGroup(NamedTuple):
+    """One group's answer to an OffsetFetch: what is committed (absent partitions are not in it), and the partitions
+    that could not be read."""
+
+    offsets: dict[TopicPartition, Committed]
+    errors: dict[TopicPartition, OffsetMgrError]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers under their topics."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def milliseconds(value: int) -> i32Timedelta:
+    """kio's form of a time span."""
+    return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
+
+
+def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups))
+
+
+def describe_groups(groups: Sequence[str]) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=tuple(map(GroupId, groups)), include_authorized_operations=False)
+
+
+def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeRequest:
+    return ConsumerGroupDescribeRequest(group_ids=tuple(map(GroupId, groups)), include_authorized_operations=False)
+
+
+def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
+    """Asks for stable offsets only: a transaction's pending commits make a partition unreadable, not old (KIP-447)."""
+    return OffsetFetchRequest(
+        groups=tuple(
+            OffsetFetchRequestGroup(
+                group_id=GroupId(group),
+                topics=None
+                if partitions is None
+                else tuple(
+                    OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(map(i32, numbers)))
+                    for topic, numbers in by_topic(partitions).items()
+                ),
+            )
+            for group, partitions in asked.items()
+        ),
+        require_stable=True,
+    )
+
+
+def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
+    """One group of an OffsetFetch answer."""
+    if answer.error_code:
+        return kafka_error(int(answer.error_code), f"group {answer.group_id}")
+    offsets: dict[TopicPartition, Committed] = {}
+    errors: dict[TopicPartition, OffsetMgrError] = {}
+    for topic in answer.topics:
+        name = str(topic.name)
+        for part in topic.partitions:
+            if part.error_code:
+                tp = TopicPartition(name, part.partition_index)
+                errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
+            elif part.committed_offset >= 0:
+                epoch = part.committed_leader_epoch
+                offsets[TopicPartition(name, part.partition_index)] = Committed(
+                    part.committed_offset, part.metadata or "", epoch if epoch >= 0 else None
+                )
+    return FetchedGroup(offsets, errors)
+
+
+def offset_commit(
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    generation: int = -1,
+    member_id: str = "",
+    instance_id: str | None = None,
+) -> Encoded:
+    """OffsetCommit v7, encoded here: kio's writer takes 20 times as long, and bulk edits are made of these."""
+    body = bytearray(_string(group))
+    body += _INT32.pack(generation)
+    body += _string(member_id)
+    body += _STRING.pack(-1) if instance_id is None else _string(instance_id)
+    topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, []).append((partition, offset))
+    body += _INT32.pack(len(topics))
+    for topic, parts in topics.items():
+        body += _string(topic)
+        body += _INT32.pack(len(parts))
+        for partition, wanted in parts:
+            epoch = -1 if wanted.leader_epoch is None else wanted.leader_epoch
+            metadata = wanted.metadata.encode()
+            body += _PARTITION.pack(partition, wanted.offset, epoch, len(metadata))
+            body += metadata
+    return Encoded(*OFFSET_COMMIT, bytes(body))
+
+
+def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        group_id=GroupId(group),
+        topics=tuple(
+            OffsetDeleteRequestTopic(
+                name=TopicName(topic),
+                partitions=tuple(OffsetDeleteRequestPartition(partition_index=i32(n)) for n in numbers),
+            )
+            for topic, numbers in by_topic(partitions).items()
+        ),
+    )
+
+
+def join_group(
+    group: str, instance_id: str | None, session_timeout_ms: int
+) -> JoinGroupRequest | StaticJoinGroupRequest:
+    """Joins with an empty subscription.
+
+    Version 3 spares dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
+    """
+    metadata = encode_subscription()
+    timeout = milliseconds(session_timeout_ms)
+    if instance_id is None:
+        return JoinGroupRequest(
+            group_id=GroupId(group),
+            session_timeout=timeout,
+            rebalance_timeout=timeout,
+            member_id="",
+            protocol_type=PROTOCOL_TYPE,
+            protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=metadata) for name in PROTOCOLS),
+        )
+    return StaticJoinGroupRequest(
+        group_id=GroupId(group),
+        session_timeout=timeout,
+        rebalance_timeout=timeout,
+        member_id="",
+        group_instance_id=instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=tuple(StaticJoinGroupRequestProtocol(name=name, metadata=metadata) for name in PROTOCOLS),
+    )
+
+
+def sync_group(
+    group: str, generation: int, member_id: str, instance_id: str | None, *, leader: bool
+) -> SyncGroupRequest:
+    """The leader's sync assigns nothing to the only member; a follower's brings no assignment."""
+    mine = SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment())
+    return SyncGroupRequest(
+        group_id=GroupId(group),
+        generation_id=i32(generation),
+        member_id=member_id,
+        group_instance_id=instance_id,
+        assignments=(mine,) if leader else (),
+    )
+
+
+def leave_group(group: str, member_id: str, instance_id: str | None) -> LeaveGroupRequest:
+    return LeaveGroupRequest(
+        group_id=GroupId(group), members=(MemberIdentity(member_id=member_id, group_instance_id=instance_id),)
+    )
+
+
+def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """One group of a DescribeGroups answer; Kafka's ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
+    group = str(answer.group_id)
+    if answer.error_code:
+        return kafka_error(int(answer.error_code), f"group {group}")
+    consumer = answer.protocol_type == PROTOCOL_TYPE
+    return GroupDescription(
+        group=group,
+        state=_upper(answer.group_state),
+        protocol_type=answer.protocol_type,
+        partition_assignor=answer.protocol_data,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                instance_id=member.group_instance_id,
+                partitions=decode_assignment(member.member_assignment) if consumer else (),
+            )
+            for member in answer.members
+        ),
+    )
+
+
+def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """One group of a ConsumerGroupDescribe answer: groups of the protocol of KIP-848."""
+    group = str(answer.group_id)
+    if answer.error_code:
+        return kafka_error(int(answer.error_code), f"group {group}", detail=answer.error_message or "")
+    return GroupDescription(
+        group=group,
+        state=_upper(answer.group_state),
+        protocol_type=PROTOCOL_TYPE,
+        partition_assignor=answer.assignor_name,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                instance_id=member.instance_id,
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(str(topic.topic_name), int(number))
+                        for topic in member.assignment.topic_partitions
+                        for number in topic.partitions
+                    )
+                ),
+            )
+            for member in answer.members
+        ),
+    )
+
+
+def _upper(state: str) -> str:
+    words = "".join(f"_{c}" if c.isupper() else c for c in state).lstrip("_")
+    return words.upper() or "UNKNOWN"
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _STRING.pack(len(data)) + data

@@ -1,0 +1,123 @@
+"""The one thread of this package: an event loop in the background that synchronous code hands coroutines to."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Runner:
+    """An event loop in a daemon thread, started by the first `run` and ended by `close`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts ``work``; its result comes through the future."""
+        return asyncio.run_coroutine_threadsafe(work, self._running())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs ``work`` and waits for it; interrupting the wait cancels it."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancels what still runs and ends the thread."""
+        with self._starting:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="offsetmgr-wire", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+
+def batches(items: Iterable[A], *, first: int, most: int, key: Callable[[A], str]) -> Iterator[list[A]]:
+    """Cuts a stream lazily into lists that grow from ``first`` to ``most`` items; a list never holds a key twice."""
+    source, size = iter(items), first
+    carried: list[A] = []
+    while True:
+        batch, keys = carried, {key(item) for item in carried}
+        carried = []
+        for item in islice(source, size - len(batch)):
+            if key(item) in keys:
+                carried = [item]
+                break
+            keys.add(key(item))
+            batch.append(item)
+        if not batch:
+            return
+        yield batch
+        size = min(size * 2, most)
+
+
+def in_flight(
+    runner: Runner,
+    work: Iterable[list[A]],
+    do: Callable[[list[A]], Coroutine[Any, Any, list[T]]],
+    *,
+    most: int,
+    key: Callable[[A], str],
+    finish: bool,
+) -> Iterator[T]:
+    """Runs ``do`` on lists of items, at most ``most`` lists at a time, and yields results as they come.
+
+    A list waits while another that shares a key with it is in flight, so that items of one key stay in order.
+    Where the consumer stops early, what is in flight is carried to its end (``finish``) or cancelled.
+    """
+    running: dict[concurrent.futures.Future[list[T]], set[str]] = {}
+
+    def results_of_the_first() -> Iterator[T]:
+        done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+        for future in done:
+            del running[future]
+            yield from future.result()
+
+    try:
+        for batch in work:
+            keys = {key(item) for item in batch}
+            while len(running) >= most or any(keys & busy for busy in running.values()):
+                yield from results_of_the_first()
+            running[runner.submit(do(batch))] = keys
+        while running:
+            yield from results_of_the_first()
+    finally:
+        for future in running:
+            if finish:
+                with contextlib.suppress(Exception):
+                    future.result()
+            else:
+                future.cancel()
