@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from offsetmgr.errors import SandboxError
@@ -25,12 +25,30 @@ from offsetmgr.sandbox.java import java_program
 Progress = Callable[[str], None]
 """Is told, in one line each time, what is being done."""
 
-SETS: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
-    # ZooKeeper 3.8 comes with it.
-    "kafka-3.9": (("org.apache.kafka", "kafka_2.13", "3.9.1"), ("org.apache.kafka", "kafka-tools", "3.9.1")),
-    "kafka-4.1": (("org.apache.kafka", "kafka_2.13", "4.1.1"), ("org.apache.kafka", "kafka-tools", "4.1.1")),
-    # The last line of releases but one with the old high-level consumer; ZooKeeper 3.4.9 comes with it.
-    "kafka-0.10.2": (("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
+
+class Module(NamedTuple):
+    """A released module. Not ``transitive``: without what it depends on."""
+
+    organisation: str
+    name: str
+    revision: str
+    transitive: bool = True
+
+
+SETS: Final[Mapping[str, tuple[Module, ...]]] = {
+    # ZooKeeper 3.8 comes with it. The tools' other dependencies are Kafka Connect's, which no tool of ours needs.
+    "kafka-3.9": (
+        Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
+        Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),
+        Module("org.slf4j", "slf4j-reload4j", "1.7.36"),
+    ),
+    "kafka-4.1": (
+        Module("org.apache.kafka", "kafka_2.13", "4.1.1"),
+        Module("org.apache.kafka", "kafka-tools", "4.1.1", transitive=False),
+        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False),
+    ),
+    # Has the old high-level consumer; ZooKeeper 3.4.9 comes with it.
+    "kafka-0.10.2": (Module("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
 }
 RESOLUTION_TIMEOUT: Final = 900.0
 _COMPLETE: Final = ".complete"
@@ -93,6 +111,9 @@ def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
             # Ivy looks for artifacts in ~/.ivy2 (and a half-fetched one there would break us): give it a home of ours.
             f"-Divy.home={cache / 'ivy'}",
             f"-Duser.home={cache / 'ivy'}",
+            # Nobody reads these, and asking for each takes most of the time.
+            "-Divy.maven.lookup.sources=false",
+            "-Divy.maven.lookup.javadoc=false",
             *("-jar", str(ivy), "-cache", str(cache / "ivy" / "cache"), "-ivy", str(module), "-confs", "default"),
             # Without `bundle` some jars are missing.
             *("-types", "jar", "bundle"),
@@ -112,8 +133,9 @@ def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
 
 def _module_descriptor(name: str) -> str:
     dependencies = "\n".join(
-        f'    <dependency org={quoteattr(org)} name={quoteattr(module)} rev={quoteattr(revision)} conf="default"/>'
-        for org, module, revision in SETS[name]
+        f"    <dependency org={quoteattr(module.organisation)} name={quoteattr(module.name)}"
+        f' rev={quoteattr(module.revision)} transitive="{str(module.transitive).lower()}" conf="default"/>'
+        for module in SETS[name]
     )
     return f"""<ivy-module version="2.0">
   <info organisation="offsetmgr" module={quoteattr(name)}/>
