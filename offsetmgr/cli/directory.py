@@ -1,0 +1,86 @@
+"""Where the live members of a store's groups are known: coordinators, ZooKeeper's registry, or both (dual)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import GroupDescription, GroupMember, TopicPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.operations.describe import Directory
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
+
+
+def registry_directory(session: ZookeeperSession) -> Directory:
+    """Members of old consumers, from ``/consumers/G/ids`` and ``/consumers/G/owners``.
+
+    ZooKeeper keeps no state of a group: with members it is STABLE, without EMPTY, or DEAD where it has no node.
+    """
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        from offsetmgr.zookeeper import paths
+        from offsetmgr.zookeeper.ownership import owners_many
+        from offsetmgr.zookeeper.registry import members_many
+
+        names = list(groups)
+        owned = {found.group: found for found in owners_many(session, names)}
+        listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
+        out: dict[str, GroupDescription | OffsetMgrError] = {}
+        for found in members_many(session, names):
+            owners = owned[found.group]
+            if (error := found.error or owners.error) is not None:
+                out[found.group] = error
+                continue
+            holds: dict[str, list[TopicPartition]] = {}
+            for tp, owner in owners.owners.items():
+                if owner.member_id is not None:
+                    holds.setdefault(owner.member_id, []).append(tp)
+            members = tuple(
+                GroupMember(m.member_id, host=m.host or "", partitions=tuple(sorted(holds.get(m.member_id, ()))))
+                for m in found.members
+            )
+            empty = "DEAD" if listed[found.group] is None else "EMPTY"
+            out[found.group] = GroupDescription(
+                found.group, "STABLE" if members else empty, "zookeeper", members=members
+            )
+        return out
+
+    return describe
+
+
+def cluster_directory(cluster: Cluster) -> Directory:
+    """Members as the groups' coordinators know them."""
+    return cluster.describe_groups
+
+
+def no_directory(groups: Iterable[str]) -> Descriptions:
+    """For files: nobody consumes from them."""
+    return {group: GroupDescription(group, "DEAD") for group in groups}
+
+
+def both(first: Directory, second: Directory) -> Directory:
+    """Members known to either; the first one's state, unless only the second knows of members."""
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        names = list(groups)
+        here, there = first(names), second(names)
+        return {name: _merge(here[name], there[name]) for name in names}
+
+    return describe
+
+
+def _merge(
+    here: GroupDescription | OffsetMgrError, there: GroupDescription | OffsetMgrError
+) -> GroupDescription | OffsetMgrError:
+    if isinstance(here, OffsetMgrError):
+        return here
+    if isinstance(there, OffsetMgrError):
+        return there
+    state = there.state if here.idle and (there.members or here.state == "DEAD") else here.state
+    return replace(here, state=state, members=here.members + there.members)

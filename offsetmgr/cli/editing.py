@@ -1,0 +1,191 @@
+"""What every editing command does with its proposal: show, ask, carry out, say what was done and how to undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
+from offsetmgr.clock import SystemClock
+from offsetmgr.config import state_folder
+from offsetmgr.model import Committed
+from offsetmgr.operations.carryout import carry_out
+from offsetmgr.operations.images import header_for, new_path
+from offsetmgr.operations.proposal import GroupProposal, Proposal
+from offsetmgr.stores.base import Guard, OffsetStore, Verdict
+
+if TYPE_CHECKING:
+    from offsetmgr.errors import OffsetMgrError
+    from offsetmgr.model import TopicPartition
+
+PLAN: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("current_offset", right=True, title="CURRENT"),
+    Column("new_offset", right=True, title="NEW"),
+    Column("note", optional=True),
+)
+OUTCOME: Final = (*PLAN[:-1], Column("outcome"), Column("note", optional=True))
+MOST_FAILURES_SHOWN: Final = 200
+
+
+class Edit:
+    """One editing command: its name, what it would do, and how it was told to go about it."""
+
+    def __init__(
+        self, operation: str, store: OffsetStore, *, execute: bool, yes: bool, output: OutputFormat, image: str | None
+    ) -> None:
+        self.operation = operation
+        self.store = store
+        self.execute = execute
+        self.yes = yes
+        self.output = output
+        self.image = Path(image) if image else None
+        self.image_path: Path | None = None
+
+    def run(self, groups: Iterable[GroupProposal], *, guard: Guard = Guard.LOCK) -> int:
+        """Shows, asks, acts, reports; the exit code is 1 where anything was refused or failed."""
+        with Proposal.of(progress(groups, "reading", None)) as proposal:
+            self._show(proposal)
+            problems = self._list_problems(proposal)
+            counts = proposal.counts
+            if not self.execute:
+                note(f"dry run: would change {_amount(counts.writes, counts.groups)}; nothing was changed")
+                if counts.writes:
+                    note("hint: add --execute to do it")
+            elif not counts.writes:
+                note("nothing to change")
+            else:
+                note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
+                confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
+                return self._act(proposal, guard) or (FAILED if problems else 0)
+            return FAILED if problems else 0
+
+    def _show(self, proposal: Proposal) -> None:
+        """The plan, on stdout. When acting, programs get the outcomes there instead, once they are known."""
+        if self.output is OutputFormat.TABLE or not self.execute:
+            if any(group.changes for group in proposal):
+                write_rows(PLAN, _plan_rows(proposal), self.output)
+            elif self.output is not OutputFormat.TABLE:
+                write_rows(PLAN, (), self.output)
+        elif not proposal.counts.writes:
+            write_rows(OUTCOME, (), self.output)
+
+    def _list_problems(self, proposal: Proposal) -> int:
+        if not proposal.counts.problems:
+            return 0
+        problems = ((g.group, c.partition, c.problem) for g in proposal for c in g.changes if c.problem is not None)
+        whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
+        return _list_failures((*whole,), problems)
+
+    def _act(self, proposal: Proposal, guard: Guard) -> int:
+        path = self.image or new_path(state_folder() / "before-images", self.operation, SystemClock().now_ms())
+        header = header_for(self.store.uri, self.store.identity(), f"offsetmgr {version('offsetmgr')}")
+        failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
+        verdicts = dict.fromkeys(Verdict, 0)
+        not_atomic: set[str] = set()
+        # outcomes other than "written", by group; a group that is not in here has no outcome
+        others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
+        results = carry_out(self.store, proposal, path, header, guard=guard, on_images=self._images_kept)
+        try:
+            for result in progress(results, self.operation, proposal.counts.groups):
+                for tp, outcome in result.outcomes.items():
+                    verdicts[outcome.verdict] += 1
+                    if outcome.error is not None:
+                        failures.append((result.group, tp, outcome.error))
+                if not result.atomic:
+                    not_atomic.add(result.how)
+                others[result.group] = {
+                    tp: (o.verdict.value, o.error)
+                    for tp, o in result.outcomes.items()
+                    if o.verdict is not Verdict.WRITTEN
+                }
+        except KeyboardInterrupt as error:
+            left = proposal.counts.writes - sum(verdicts.values())
+            raise Interrupted(
+                f"{verdicts[Verdict.WRITTEN]} offsets changed, {left} not confirmed; undo: {self._undo(path)}"
+            ) from error
+        if self.output is not OutputFormat.TABLE:
+            write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
+        for how in sorted(not_atomic):
+            note(f"not atomic: {how}")
+        _list_failures(failures)
+        done = f"done: {verdicts[Verdict.WRITTEN]:,} changed"
+        if verdicts[Verdict.UNCHANGED]:
+            done += f", {verdicts[Verdict.UNCHANGED]:,} already so"
+        note(f"{done}, {len(failures):,} failed" if failures else done)
+        note(f"undo: {self._undo(path)}")
+        return FAILED if failures else 0
+
+    def _images_kept(self, path: Path) -> None:
+        self.image_path = path
+        note(f"before-images: {path}")
+
+    def _undo(self, path: Path) -> str:
+        return f"offsetmgr offsets import {path} --store '{self.store.uri}' --execute"
+
+
+def _amount(writes: int, groups: int) -> str:
+    return f"{writes:,} offset{'' if writes == 1 else 's'} in {groups:,} group{'' if groups == 1 else 's'}"
+
+
+def _plan_rows(proposal: Proposal) -> Iterator[tuple[Any, ...]]:
+    for group in proposal:
+        name = group.group
+        for tp, before, after, text, problem, _ in group.changes:
+            yield (
+                name,
+                tp[0],
+                tp[1],
+                before.offset if isinstance(before, Committed) else None,
+                after.offset if after is not None else None,
+                f"refused: {problem.why or problem.what}" if problem is not None else text or None,
+            )
+
+
+def _outcome_rows(
+    proposal: Proposal, outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+) -> Iterator[tuple[Any, ...]]:
+    for group in proposal:
+        known = outcomes.get(group.group)
+        for row, change in zip(_plan_rows(Proposal.of([group])), group.changes, strict=True):
+            if change.problem is not None:
+                outcome, text = "refused", row[-1]
+            elif not change.writes:
+                outcome, text = "unchanged", row[-1]
+            else:
+                written = (Verdict.WRITTEN.value, None)
+                verdict, error = ("unknown", None) if known is None else known.get(change.partition, written)
+                outcome, text = verdict, str(error) if error is not None else row[-1]
+            yield (*row[:-1], outcome, text)
+
+
+def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
+    """One line each on stderr, and their number. A flood is cut, and the cut is said."""
+    count = 0
+    hints: dict[str, None] = {}
+    for group, tp, error in (entry for some in failures for entry in some):
+        count += 1
+        if count <= MOST_FAILURES_SHOWN:
+            place = f"group {group}" + (f", {tp}" if tp is not None else "")
+            text = " ".join(str(error).split())
+            note(f"error: {text if text.startswith(place) else f'{place}: {text}'}")
+        if error.hint:
+            hints[error.hint] = None
+    if count > MOST_FAILURES_SHOWN:
+        note(f"error: and {count - MOST_FAILURES_SHOWN} more")
+    for hint in list(hints)[:3]:
+        note(f"hint: {hint}")
+    return count
+
+
+def finish(code: int) -> None:
+    """Ends the command with ``code``."""
+    if code:
+        raise typer.Exit(code)

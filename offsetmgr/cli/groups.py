@@ -1,0 +1,306 @@
+"""``offsetmgr groups``: what groups there are and what they do; deleting, copying and renaming them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import (
+    AllGroups,
+    AllowRewind,
+    BeforeImage,
+    Connect,
+    Execute,
+    Format,
+    Groups,
+    Topics,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.model import Committed, GroupDescription
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
+
+LIST: Final = (Column("group"), Column("state", optional=True))
+DESCRIBE: Final = (
+    Column("group"),
+    Column("state"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("offset", right=True),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True),
+    Column("client_id", optional=True),
+    Column("host", optional=True),
+    Column("member_id", optional=True),
+    Column("note", optional=True),
+)
+MEMBERS: Final = (
+    Column("group"),
+    Column("state"),
+    Column("member_id"),
+    Column("client_id", optional=True),
+    Column("host", optional=True),
+    Column("partitions", right=True),
+    Column("assignment", optional=True),
+)
+DEFAULT_WATCH: Final = "5"
+
+
+@app.command("list")
+@connected
+def list_groups(
+    connect: Connect,
+    group: Groups = None,
+    state: Annotated[bool, typer.Option("--state", help="Show each group's state as well.")] = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """List the groups of a store."""
+    store = connect.store()
+    names = sorted(set(store.groups()))
+    if group:
+        names = [name for name in names if any(name == g or fnmatchcase(name, g) for g in group)]
+        if not names:
+            raise GroupNotFound(f"group {group[0]!r}", f"no group of {store.uri} matches")
+    states = connect.directory()(names) if state else {}
+
+    def shown(name: str) -> str | None:
+        found = states.get(name)
+        if isinstance(found, OffsetMgrError):
+            raise found
+        # a store knows the group by its offsets, so for it the group is not dead
+        return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
+
+    write_rows(LIST if state else LIST[:1], ((name, shown(name))[: 2 if state else 1] for name in names), output)
+
+
+class _WatchCommand(typer.core.TyperCommand):
+    """A command whose ``--watch`` may go without a number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for at, argument in enumerate(args):
+            given.append(argument)
+            if argument == "--watch" and not _is_number(args[at + 1] if at + 1 < len(args) else ""):
+                given.append(DEFAULT_WATCH)
+        return super().parse_args(ctx, given)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+@app.command("describe", cls=_WatchCommand)
+@connected
+def describe(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
+    only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out partitions without lag.")] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            metavar="[SECONDS]",
+            min=0.1,
+            help=f"Show it again and again (every {DEFAULT_WATCH} s), until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="End --watch after so many times.", show_default=False)
+    ] = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """State, members, committed offsets, log ends, lag and owners of groups."""
+    from offsetmgr.operations.describe import describe as describe_groups
+    from offsetmgr.operations.selection import TopicSelection, choose_groups
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    store, cluster, directory = connect.store(), connect.cluster_or_none(), connect.directory()
+
+    def once() -> int:
+        errors: list[OffsetMgrError] = []
+        chosen = choose_groups(store, names, all_groups=all_groups)
+        found = describe_groups(store, cluster, directory, chosen, topics)
+        if members:
+            write_rows(MEMBERS, _member_rows(found, errors), output)
+        else:
+            write_rows(DESCRIBE, _partition_rows(found, errors, only_with_lag), output)
+        for error in errors:
+            note(f"error: {error}")
+        for hint in dict.fromkeys(error.hint for error in errors if error.hint):
+            note(f"hint: {hint}")
+        return FAILED if errors else 0
+
+    code = once() if watch is None else _watch(once, watch, count)
+    if code:
+        raise typer.Exit(code)
+
+
+def _watch(once: Callable[[], int], seconds: float, count: int | None) -> int:
+    code = 0
+    done = 0
+    try:
+        while True:
+            if sys.stdout.isatty():
+                sys.stdout.write("\x1b[2J\x1b[H")
+            code = once()
+            done += 1
+            if count is not None and done >= count:
+                return code
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        return code
+
+
+def _partition_rows(
+    found: Iterable[Any], errors: list[OffsetMgrError], only_with_lag: bool
+) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        description: GroupDescription = one.description
+        for partition, owner in one.partitions:
+            group, tp, committed, _, log_end, lag, text, error = partition
+            if error is not None:
+                errors.append(error)
+            if only_with_lag and not lag:
+                continue
+            who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
+            offset = committed.offset if isinstance(committed, Committed) else None
+            yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
+        if not one.partitions and not only_with_lag:
+            text = f"{len(description.members)} members, nothing committed"
+            yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
+
+
+def _member_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        description: GroupDescription = one.description
+        for member in description.members:
+            assignment = ",".join(map(str, member.partitions))
+            yield (
+                one.group,
+                description.state,
+                member.member_id,
+                member.client_id or None,
+                member.host or None,
+                len(member.partitions),
+                assignment or None,
+            )
+        if not description.members:
+            yield (one.group, description.state, None, None, None, 0, None)
+
+
+@app.command("delete")
+@connected
+def delete(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Delete groups with all their committed offsets. Groups with members are refused."""
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.operations.describe import require_idle
+    from offsetmgr.operations.edits import propose_delete
+    from offsetmgr.operations.selection import ALL_TOPICS, choose_groups
+
+    names = require_groups(group, all_groups)
+    store = connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    require_idle(connect.directory(), chosen, "deletion")
+    edit = Edit("groups delete", store, execute=execute, yes=yes, output=output, image=before_image)
+    finish(edit.run(propose_delete(store, chosen, ALL_TOPICS)))
+
+
+Source = Annotated[str, typer.Argument(metavar="GROUP", help="The group that is there.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="NEW", help="The group to be made.", show_default=False)]
+
+
+@app.command("copy")
+@connected
+def copy(
+    connect: Connect,
+    source: Source,
+    target: Target,
+    topic: Topics = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URI", help="Another store for the copy.", show_default=False)
+    ] = None,
+    allow_rewind: AllowRewind = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Copy a group's committed offsets to another group."""
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.operations.copy import propose_copy
+    from offsetmgr.operations.selection import TopicSelection
+
+    if source == target and to is None:
+        raise UsageError("groups copy", "both names are the same")
+    store = connect.store()
+    into = connect.store(to) if to else store
+    edit = Edit("groups copy", into, execute=execute, yes=yes, output=output, image=before_image)
+    topics = TopicSelection.parse(topic or [])
+    finish(edit.run(propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)))
+
+
+@app.command("rename")
+@connected
+def rename(
+    connect: Connect,
+    source: Source,
+    target: Target,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.operations.copy import propose_copy, verify_copy
+    from offsetmgr.operations.describe import require_idle
+    from offsetmgr.operations.edits import propose_delete
+    from offsetmgr.operations.selection import ALL_TOPICS
+
+    if source == target:
+        raise UsageError("groups rename", "both names are the same")
+    store, directory = connect.store(), connect.directory()
+    require_idle(directory, [source, target], "renaming")
+    if store.fetch(target):
+        raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
+    first = Edit("groups rename", store, execute=execute, yes=yes, output=output, image=before_image)
+    finish(first.run(propose_copy(store, source, store, target, ALL_TOPICS)))
+    if not execute:
+        note(f"then: verify the copy, and delete group {source!r}")
+        return
+    verify_copy(store, source, store, target)
+    note(f"verified: group {target!r} holds all that {source!r} holds")
+    require_idle(directory, [source], "deletion")
+    image = f"{before_image}.deleted" if before_image else None
+    # asked once already, for the whole of it
+    second = Edit("groups rename delete", store, execute=True, yes=True, output=OutputFormat.TABLE, image=image)
+    finish(second.run(propose_delete(store, [source], ALL_TOPICS)))

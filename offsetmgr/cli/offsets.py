@@ -1,0 +1,456 @@
+"""``offsetmgr offsets``: looking at committed offsets, and changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import (
+    AllGroups,
+    AllowRewind,
+    AllTopics,
+    BeforeImage,
+    Connect,
+    Execute,
+    Format,
+    Groups,
+    OneGroup,
+    Topics,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
+from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Committed offsets.")
+
+OFFSETS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("state"),
+    Column("offset", right=True),
+    Column("metadata", optional=True),
+    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
+    Column("commit_timestamp", right=True, optional=True, title="COMMITTED-AT"),
+)
+LAG: Final = (
+    *OFFSETS,
+    Column("log_start_offset", right=True, title="LOG-START"),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True),
+    Column("note", optional=True),
+)
+DIFFERENCES: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("difference"),
+    Column("from_offset", right=True, title="FROM"),
+    Column("to_offset", right=True, title="TO"),
+    Column("from_metadata", optional=True),
+    Column("to_metadata", optional=True),
+)
+
+
+def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
+    if isinstance(found, Committed):
+        return (group, tp[0], tp[1], "committed", found[0], found[1], found[2], found[3])
+    return (group, tp[0], tp[1], "absent", None, None, None, None)
+
+
+class _Errors:
+    """What could not be read: said at once, on stderr, and remembered for the exit code."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, error: OffsetMgrError) -> None:
+        self.count += 1
+        note(f"error: {' '.join(str(error).split())}")
+        if error.hint and self.count == 1:
+            note(f"hint: {error.hint}")
+
+    def finish(self) -> None:
+        if self.count:
+            raise typer.Exit(FAILED)
+
+
+@app.command("get")
+@connected
+def get(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show committed offsets. Partitions named by number are shown also where nothing is committed."""
+    from offsetmgr.operations.selection import TopicSelection, choose_groups, require_known, scan_in_order
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    store = connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    errors = _Errors()
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
+            if not all_groups and not (found.offsets or found.errors or found.error):
+                require_known(store, [found.group])
+            if found.error is not None:
+                errors.add(found.error)
+            for tp, error in sorted(found.errors.items()):
+                if topics.matches(tp):
+                    errors.add(error)
+            wanted = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+            missing = [tp for tp in topics.numbered() if tp not in wanted and tp not in found.errors]
+            for tp in sorted([*wanted, *missing]):
+                yield _cells(found.group, tp, wanted.get(tp, ABSENT))
+
+    write_rows(OFFSETS, rows(), output)
+    errors.finish()
+
+
+@app.command("lag")
+@connected
+def lag(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out partitions without lag.")] = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show how far behind the log's end each committed offset is.
+
+    Lag counts from the log's start where the committed offset lies below it. What is not known is null (-).
+    """
+    from offsetmgr.operations.lag import lag as lag_of_groups
+    from offsetmgr.operations.selection import TopicSelection, choose_groups
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    cluster, store = connect.cluster("offsets lag"), connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    errors = _Errors()
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups)
+        for one in progress(found, "reading", len(chosen)):
+            if one.error is not None:
+                errors.add(one.error)
+            for row in one.rows:
+                if row.error is not None:
+                    errors.add(row.error)
+                    if row.committed is ABSENT:  # unreadable, which absent is not
+                        continue
+                if only_with_lag and not row.lag:
+                    continue
+                yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
+
+    write_rows(LAG, rows(), output)
+    errors.finish()
+
+
+ToOffset = Annotated[
+    int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.", show_default=False)
+]
+NewGroup = Annotated[bool, typer.Option("--new-group", help="Allow a group that does not exist yet.")]
+
+
+@app.command("set")
+@connected
+def set_offsets(
+    connect: Connect,
+    group: OneGroup,
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", metavar="NAME[:0,1]", help="Partitions (a topic: those committed); repeatable."),
+    ],
+    to_offset: Annotated[int, typer.Option("--to-offset", metavar="N", min=0, help="The next offset to consume.")],
+    metadata: Annotated[str, typer.Option("--metadata", help="Text to be committed with it.")] = "",
+    new_group: NewGroup = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Commit an offset as it is, without a look at any log (see reset for that)."""
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.operations.reset import propose_set
+    from offsetmgr.operations.selection import TopicSelection
+
+    topics = TopicSelection.parse(topic)
+    store = connect.store()
+
+    def wanted(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        chosen = {*topics.numbered(), *(tp for tp in committed if topics.matches(tp))}
+        if not chosen:
+            raise GroupNotFound(
+                f"group {group!r}", "has no committed offsets in these topics", "name partitions, as in --topic t:0,1"
+            )
+        return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
+
+    edit = Edit("offsets set", store, execute=execute, yes=yes, output=output, image=before_image)
+    finish(edit.run([propose_set(store, group, wanted, create=new_group)]))
+
+
+@app.command("reset")
+@connected
+def reset(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    all_topics: AllTopics = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="To what is committed; the log's end where nothing is.")
+    ] = False,
+    to_offset: ToOffset = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="By so many records; back: -N.", show_default=False)
+    ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To this long ago.", show_default=False),
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--to-datetime",
+            metavar="YYYY-MM-DDTHH:mm:SS.sss",
+            help="To the first record at or after this time; UTC without a zone.",
+            show_default=False,
+        ),
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option("--from-file", metavar="FILE", help="To the offsets of a CSV file.", show_default=False),
+    ] = None,
+    new_group: NewGroup = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Move groups to another place in their logs, by the scenarios of kafka-consumer-groups.
+
+    Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, and that is said.
+    """
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.cli.scenario import scenario_of
+    from offsetmgr.operations.reset import ToGiven, propose_reset
+    from offsetmgr.operations.selection import TopicSelection, choose_groups
+
+    scenario = scenario_of(
+        group or [],
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_current=to_current,
+        to_offset=to_offset,
+        shift_by=shift_by,
+        by_duration=by_duration,
+        to_datetime=to_datetime,
+        from_file=from_file,
+    )
+    names = require_groups(group, all_groups)
+    if not isinstance(scenario, ToGiven) and bool(topic) == all_topics:
+        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
+        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    topics = TopicSelection.parse(topic or [])
+    store, cluster = connect.store(), connect.cluster("offsets reset")
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    if isinstance(scenario, ToGiven) and (all_groups or not group):
+        chosen = sorted(scenario.offsets)
+    edit = Edit("offsets reset", store, execute=execute, yes=yes, output=output, image=before_image)
+    finish(edit.run(propose_reset(store, cluster, chosen, topics, scenario, create=new_group)))
+
+
+@app.command("delete")
+@connected
+def delete(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    all_topics: AllTopics = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Delete committed offsets."""
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.operations.edits import propose_delete
+    from offsetmgr.operations.selection import TopicSelection, choose_groups
+
+    names = require_groups(group, all_groups)
+    if bool(topic) == all_topics:
+        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
+        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    store = connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    edit = Edit("offsets delete", store, execute=execute, yes=yes, output=output, image=before_image)
+    finish(edit.run(propose_delete(store, chosen, TopicSelection.parse(topic or []))))
+
+
+FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help=".avro (lossless), .csv, .zk, .json", show_default=False)
+]
+FileFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--as", metavar="FORMAT", help="avro|csv|zk|json|spark, where the name does not tell.", show_default=False
+    ),
+]
+
+
+@app.command("export")
+@connected
+def export(
+    connect: Connect,
+    file: FileArgument,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    file_format: FileFormat = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+) -> None:
+    """Write committed offsets to a snapshot file."""
+    from importlib.metadata import version
+
+    from offsetmgr.formats.base import SnapshotHeader
+    from offsetmgr.formats.choose import format_name
+    from offsetmgr.operations.export import export_groups
+    from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.stores.snapshot import write_snapshot
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    name = format_name(file, file_format)
+    store = connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    identity = store.identity()
+    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {version('offsetmgr')}")
+    groups = export_groups(store, chosen, topics, strict=not all_groups)
+    done = write_snapshot(
+        file,
+        header,
+        progress(groups, "exporting", len(chosen)),
+        format=name,
+        group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
+        overwrite=overwrite,
+    )
+    note(f"exported {done.offsets:,} offsets of {done.groups:,} groups to {file}")
+    for lost in done.lost:
+        note(f"not in the file, which cannot carry it: {lost}")
+
+
+@app.command("import")
+@connected
+def import_offsets(
+    connect: Connect,
+    file: FileArgument,
+    group: Groups = None,
+    topic: Topics = None,
+    file_format: FileFormat = None,
+    allow_rewind: AllowRewind = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Bring the offsets of a snapshot file into a store.
+
+    A file of before-images takes its edit back: what was there is restored, what was created is deleted, and what
+    has moved on since is refused unless --allow-rewind. --group names the group of files that do not name theirs.
+    """
+    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.operations.edits import propose_import, propose_undo
+    from offsetmgr.operations.export import open_file
+    from offsetmgr.operations.images import holds_images, load_images
+    from offsetmgr.operations.selection import TopicSelection, matches_group
+
+    topics = TopicSelection.parse(topic or [])
+    store = connect.store()
+    path = Path(file)
+    if holds_images(path):
+        edit = Edit("offsets import undo", store, execute=execute, yes=yes, output=output, image=before_image)
+        images = (one for one in load_images(path) if matches_group(one.group, group or []))
+        note(f"{file} holds before-images: taking that edit back")
+        finish(edit.run(propose_undo(store, images, topics, force=allow_rewind)))
+        return
+    with closing(open_file(path, file_format, group[0] if group and len(group) == 1 else None)) as snapshot:
+        chosen = [name for name in snapshot.groups() if matches_group(name, group or [])]
+        if not chosen:
+            raise GroupNotFound(f"file {file}", "holds no such group" if group else "holds no groups")
+        edit = Edit("offsets import", store, execute=execute, yes=yes, output=output, image=before_image)
+        wanted = snapshot.read(set(chosen))
+        finish(edit.run(propose_import(store, wanted, topics, allow_rewind=allow_rewind)))
+
+
+@app.command("diff")
+@connected
+def diff(
+    connect: Connect,
+    source: Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)],
+    target: Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)],
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show where two stores disagree; the exit code is 1 on any difference. Without --group: all groups of both."""
+    from offsetmgr.operations.diff import diff as differences
+    from offsetmgr.operations.selection import TopicSelection, matches_group
+
+    if group and all_groups:
+        raise UsageError("which groups?", "both --group and --all-groups are given")
+    left, right = connect.store(source), connect.store(target)
+    known = {*left.groups(), *right.groups()}
+    for name in group or []:
+        if not any(matches_group(one, [name]) for one in known):
+            raise GroupNotFound(f"group {name!r}", "is in neither store")
+    chosen = sorted(name for name in known if matches_group(name, group or []))
+    errors = _Errors()
+    found = differences(left, right, progress(chosen, "comparing", len(chosen)), TopicSelection.parse(topic or []))
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for name, tp, kind, here, there, error in found:
+            if error is not None:
+                errors.add(error)
+            a, b = (c if isinstance(c, Committed) else None for c in (here, there))
+            yield (
+                name,
+                tp.topic if tp else None,
+                tp.partition if tp else None,
+                kind,
+                a.offset if a else None,
+                b.offset if b else None,
+                a.metadata if a and kind == "metadata" else None,
+                b.metadata if b and kind == "metadata" else None,
+            )
+
+    count = 0
+
+    def counted() -> Iterator[tuple[Any, ...]]:
+        nonlocal count
+        for row in rows():
+            count += 1
+            yield row
+
+    write_rows(DIFFERENCES, counted(), output)
+    if count:
+        note(f"{count:,} differences")
+        raise typer.Exit(FAILED)
+    note(f"no difference in {len(chosen):,} groups")

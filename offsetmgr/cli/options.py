@@ -1,0 +1,229 @@
+"""Options that commands share, with Kafka's names, and what they mean together: stores, clusters, directories.
+
+A command takes ``connect: Connect`` and is wrapped by `connected`, which puts the connection options in its place.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from offsetmgr.cli.render import OutputFormat
+from offsetmgr.config import Resolved, Settings, resolve
+from offsetmgr.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.operations.describe import Directory
+    from offsetmgr.stores.base import OffsetStore
+
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        help="Kafka brokers. They are the store as well, unless --store or --zookeeper names another.",
+        show_default=False,
+    ),
+]
+Zookeeper = Annotated[
+    str | None,
+    typer.Option(
+        "--zookeeper",
+        metavar="HOST:PORT/CHROOT",
+        help="ZooKeeper as the store (old consumers); add --bootstrap-server where logs must be looked at.",
+        show_default=False,
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URI",
+        help="The store: kafka://H:P, zookeeper://H:P/chroot, dual:NAME, file:PATH.",
+        show_default=False,
+    ),
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        "--context", metavar="NAME", help="Settings of [context.NAME] of the config file.", show_default=False
+    ),
+]
+CommandConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Client .properties, as kafka-consumer-groups takes; zookeeper.auth=digest:USER:PASSWORD as well.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    int | None,
+    typer.Option(
+        "--timeout",
+        metavar="MS",
+        min=1,
+        help="Longest wait for any one answer of a server (30000).",
+        show_default=False,
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", help="A group, or a glob pattern; repeatable.", show_default=False),
+]
+OneGroup = Annotated[str, typer.Option("--group", metavar="NAME", help="The group.")]
+AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="NAME[:0,1]",
+        help="A topic, a glob, or some partitions of it; repeatable.",
+        show_default=False,
+    ),
+]
+AllTopics = Annotated[bool, typer.Option("--all-topics", help="All topics in which the group has committed.")]
+Execute = Annotated[bool, typer.Option("--execute/--dry-run", help="Act; without it only what would be done is shown.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before acting.")]
+BeforeImage = Annotated[
+    str | None,
+    typer.Option(
+        "--before-image",
+        metavar="FILE",
+        help="Where to keep what was there before, for undoing (a new file under the state folder).",
+        show_default=False,
+    ),
+]
+Format = Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")]
+AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
+
+
+class Connect:
+    """What the connection options of one command line mean. Opens stores and clusters, and closes them at the end."""
+
+    def __init__(self, settings: Settings, context: str | None) -> None:
+        self.resolved: Resolved = resolve(settings, context)
+        self._open = ExitStack()
+        self._cluster: Cluster | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def uri(self) -> str:
+        """The URI of the store that is meant. Raises `UsageError` where none is."""
+        if self.resolved.store is None:
+            raise UsageError(
+                "no store given",
+                "none of --store, --zookeeper, --bootstrap-server, a context or OFFSETMGR_* names one",
+                "as in --bootstrap-server HOST:9092, or --zookeeper HOST:2181",
+            )
+        return self.resolved.store
+
+    def store(self, uri: str | None = None) -> OffsetStore:
+        """Opens a store: the one that is meant, or ``uri``."""
+        from offsetmgr.stores.uri import open_store
+
+        return self._open.enter_context(open_store(uri or self.uri, self.resolved.connection))
+
+    def bootstrap(self) -> str | None:
+        """The Kafka brokers that go with the store: those of its own URI, else --bootstrap-server."""
+        from offsetmgr.stores.uri import bootstrap_of
+
+        store = self.resolved.store
+        own = bootstrap_of(store, self.resolved.connection) if store else None
+        return own or self.resolved.bootstrap_server
+
+    def cluster(self, what: str) -> Cluster:
+        """The Kafka cluster. Raises `UsageError` where no brokers are known; ``what`` says who needs them."""
+        found = self.cluster_or_none()
+        if found is None:
+            raise UsageError(what, "needs to look at the logs, and no brokers are known", "add --bootstrap-server")
+        return found
+
+    def cluster_or_none(self) -> Cluster | None:
+        """The Kafka cluster, or None where no brokers are known."""
+        bootstrap = self.bootstrap()
+        if bootstrap is None:
+            return None
+        if self._cluster is None:
+            from offsetmgr.cluster.kafka import KafkaCluster
+
+            self._cluster = self._open.enter_context(KafkaCluster(bootstrap, self.resolved.connection))
+        return self._cluster
+
+    def directory(self) -> Directory:
+        """Where the store's groups have their live members."""
+        from offsetmgr.cli.directory import both, cluster_directory, no_directory, registry_directory
+        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
+
+        found: list[Directory] = []
+        if bootstrap_of(self.uri, self.resolved.connection) is not None:
+            found.append(cluster_directory(self.cluster("the group's state")))
+        if (connect := zookeeper_of(self.uri, self.resolved.connection)) is not None:
+            from offsetmgr.zookeeper.session import ZookeeperSession
+
+            session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
+            found.append(registry_directory(session))
+        if not found:
+            return no_directory
+        return found[0] if len(found) == 1 else both(found[0], found[1])
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the connection options in the place of its ``connect`` parameter."""
+    options: dict[str, Any] = {
+        "bootstrap_server": BootstrapServer,
+        "zookeeper": Zookeeper,
+        "store": Store,
+        "context": ContextName,
+        "command_config": CommandConfig,
+        "timeout": Timeout,
+    }
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "connect"]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in options.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        given = {name: values.pop(name) for name in options}
+        settings = Settings(
+            bootstrap_server=given["bootstrap_server"],
+            zookeeper=given["zookeeper"],
+            store=given["store"],
+            command_config=given["command_config"],
+            timeout_ms=given["timeout"],
+        )
+        with Connect(settings, given["context"]) as connect:
+            return command(connect=connect, **values)
+
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    shown: Any = run
+    shown.__signature__ = signature.replace(parameters=[*keyword_only, *added])
+    shown.__annotations__ = {p.name: p.annotation for p in [*keyword_only, *added]}
+    del shown.__wrapped__
+    return run
+
+
+def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
+    """The named groups. Raises `UsageError` unless there are some, or all are meant (but not both)."""
+    if bool(groups) == all_groups:
+        why = "both --group and --all-groups are given" if all_groups else "no group is named"
+        raise UsageError("which groups?", why, "as in --group NAME (repeatable, globs), or --all-groups")
+    return groups or []

@@ -1,0 +1,207 @@
+"""Output: rows as a table, JSON or CSV on stdout; notes, progress and questions on stderr.
+
+Rows are written in batches, column by column, so that tens of thousands cost a fraction of a second and no number of
+them costs memory. Names are never cut.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from offsetmgr.errors import UsageError
+
+BATCH: Final = 4_000
+"""Rows formatted together. A table's column widths come from its first batch."""
+_CACHED: Final = 20_000
+PROGRESS_AFTER: Final = 1.0
+"""Seconds before progress is shown at all."""
+_TTY_EVERY: Final = 0.1
+_LOG_EVERY: Final = 10.0
+
+T = TypeVar("T")
+
+
+class OutputFormat(StrEnum):
+    """What ``--format`` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: ``name`` as programs see it; ``right`` aligns numbers; ``optional`` leaves it out of a table in
+    which it is empty."""
+
+    name: str
+    right: bool = False
+    optional: bool = False
+    title: str = ""
+
+
+class _Cells(dict[Any, str]):
+    """Formatted values by value; most values of a column are seen again and again."""
+
+    def __init__(self, encode: Callable[[Any], str]) -> None:
+        self._encode = encode
+
+    def __missing__(self, value: Any) -> str:
+        if len(self) >= _CACHED:
+            self.clear()
+        text = self._encode(value)
+        self[value] = text
+        return text
+
+
+def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    rows = iter(rows)
+    while batch := list(islice(rows, BATCH)):
+        yield batch
+
+
+def _cell(value: Any) -> str:
+    """A value as people see it; nothing in it can disturb a terminal."""
+    if value is None:
+        return "-"
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _json_value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+    """Writes rows to stdout as they come, and gives their number. Each row has a value for each column."""
+    if output is OutputFormat.JSON:
+        return _write_json(columns, rows)
+    if output is OutputFormat.CSV:
+        return _write_csv(columns, rows)
+    return _write_table(columns, rows)
+
+
+def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+    fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
+    template = "{" + fields + "}"
+    caches = [_Cells(_json_value) for _ in columns]
+    count = 0
+    for batch in _batches(rows):
+        sys.stdout.write(",\n" if count else "[\n")
+        encoded = [
+            map(cells.__getitem__, column) for cells, column in zip(caches, zip(*batch, strict=True), strict=True)
+        ]
+        sys.stdout.write(",\n".join(map(template.__mod__, zip(*encoded, strict=True))))
+        count += len(batch)
+    sys.stdout.write("\n]\n" if count else "[]\n")
+    sys.stdout.flush()
+    return count
+
+
+def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([c.name for c in columns])
+    count = 0
+    for batch in _batches(rows):
+        writer.writerows(batch)
+        count += len(batch)
+    sys.stdout.flush()
+    return count
+
+
+def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+    caches = [_Cells(_cell) for _ in columns]
+    shown: list[int] = []
+    template = ""
+    count = 0
+    for batch in _batches(rows):
+        cells = [
+            list(map(cache.__getitem__, column)) for cache, column in zip(caches, zip(*batch, strict=True), strict=True)
+        ]
+        if not count:
+            whole = len(batch) < BATCH
+            shown = [i for i, c in enumerate(columns) if not (whole and c.optional and set(cells[i]) <= {"-", ""})]
+            template = _table_template(columns, cells, shown)
+            titles = tuple(columns[i].title or columns[i].name.upper().replace("_", "-") for i in shown)
+            sys.stdout.write((template % titles).rstrip() + "\n")
+        lines = map(template.__mod__, zip(*(cells[i] for i in shown), strict=True))
+        sys.stdout.write("\n".join(map(str.rstrip, lines)) + "\n")
+        count += len(batch)
+    sys.stdout.flush()
+    return count
+
+
+def _table_template(columns: Sequence[Column], cells: list[list[str]], shown: list[int]) -> str:
+    parts = []
+    for i in shown:
+        title = columns[i].title or columns[i].name
+        width = max(len(title), *map(len, cells[i]))
+        parts.append(f"%{'' if columns[i].right else '-'}{width}s")
+    return "  ".join(parts)
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr, so that it never mixes with data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked; leaves by `KeyboardInterrupt`'s way, with
+    nothing done, where the answer is no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Declined
+
+
+class Declined(Exception):
+    """The answer was no: nothing was done."""
+
+
+def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Hands ``items`` on, and says on stderr how far it is: a moving line on a terminal, else a line now and then.
+
+    Silent for the first second.
+    """
+    started = time.monotonic()
+    on_terminal = sys.stderr.isatty()
+    next_at = started + PROGRESS_AFTER
+    drawn = False
+    done = 0
+    try:
+        for item in items:
+            yield item
+            done += 1
+            if done & 15 == 0 and (now := time.monotonic()) >= next_at:
+                next_at = now + (_TTY_EVERY if on_terminal else _LOG_EVERY)
+                line = _progress_line(what, done, total, now - started)
+                if on_terminal:
+                    sys.stderr.write(f"\r\x1b[K{line}")
+                    sys.stderr.flush()
+                    drawn = True
+                else:
+                    note(line)
+    finally:
+        if drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _progress_line(what: str, done: int, total: int | None, seconds: float) -> str:
+    rate = f"{done / seconds:,.0f}/s"
+    if not total:
+        return f"{what}: {done:,}, {rate}"
+    filled = min(20, 20 * done // total)
+    return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"

@@ -1,0 +1,106 @@
+"""The scenario that the options of ``offsets reset`` name, times and files read."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import UsageError
+from offsetmgr.operations.reset import (
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToEarliest,
+    ToGiven,
+    ToLatest,
+    ToOffset,
+    ToTime,
+)
+
+_DURATION: Final = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d+)D)?"
+    r"(?:T(?=[-+\d])(?:(?P<h>[-+]?\d+)H)?(?:(?P<m>[-+]?\d+)M)?(?:(?P<s>[-+]?\d+)(?:[.,](?P<f>\d{0,9}))?S)?)?",
+    re.IGNORECASE,
+)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def scenario_of(
+    groups: list[str],
+    *,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    by_duration: str | None,
+    to_datetime: str | None,
+    from_file: str | None,
+) -> Scenario:
+    """The one scenario that is given. Raises `UsageError` for none, several, or one that cannot be read."""
+    given: list[Scenario] = []
+    if to_earliest:
+        given.append(ToEarliest())
+    if to_latest:
+        given.append(ToLatest())
+    if to_current:
+        given.append(ToCurrent())
+    if to_offset is not None:
+        given.append(ToOffset(to_offset))
+    if shift_by is not None:
+        given.append(ShiftBy(shift_by))
+    if by_duration is not None:
+        given.append(ToTime(SystemClock().now_ms() - parse_duration(by_duration)))
+    if to_datetime is not None:
+        given.append(ToTime(parse_datetime(to_datetime)))
+    if from_file is not None:
+        given.append(_from_file(from_file, groups))
+    if len(given) != 1:
+        raise UsageError(
+            "reset to where?",
+            "several scenarios are given" if given else "no scenario is given",
+            "exactly one of --to-earliest --to-latest --to-current --to-offset --shift-by --by-duration "
+            "--to-datetime --from-file",
+        )
+    return given[0]
+
+
+def parse_duration(text: str) -> int:
+    """An ISO-8601 duration of days, hours, minutes and seconds in milliseconds, as ``java.time.Duration.parse``."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not any(match[part] for part in "dhms"):
+        raise UsageError("--by-duration", f"{text!r} is not of the form PnDTnHnMnS", "as in P1D, PT2H30M, PT90S")
+    seconds = int(match["s"] or 0)
+    total = int(match["d"] or 0) * 86_400 + int(match["h"] or 0) * 3_600 + int(match["m"] or 0) * 60 + seconds
+    fraction = int((match["f"] or "0").ljust(3, "0")[:3])
+    milliseconds = total * 1000 + (-fraction if (match["s"] or "").startswith("-") else fraction)
+    return -milliseconds if match["sign"] == "-" else milliseconds
+
+
+def parse_datetime(text: str) -> int:
+    """``YYYY-MM-DDTHH:mm:SS.sss`` with an optional zone (else UTC) in milliseconds since 1970."""
+    stripped = text.strip()
+    try:
+        if "T" not in stripped.upper():
+            raise ValueError
+        at = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise UsageError(
+            "--to-datetime", f"{text!r} is not of the form YYYY-MM-DDTHH:mm:SS.sss", "as in 2026-11-21T09:00:00.000"
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+
+
+def _from_file(path: str, groups: list[str]) -> ToGiven:
+    from offsetmgr.operations.export import open_file
+
+    single = groups[0] if len(groups) == 1 else None
+    name = None if Path(path).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
+    with closing(open_file(Path(path), name, single)) as snapshot:
+        return ToGiven({entry.group: {tp: c.offset for tp, c in entry.offsets.items()} for entry in snapshot.read()})

@@ -1,0 +1,105 @@
+"""What a group is doing: its state and members beside its offsets and lag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.errors import GroupActive, GroupNotFound, OffsetMgrError
+from offsetmgr.model import ABSENT, GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.operations.lag import LagRow, lag
+from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.stores.base import OffsetStore
+
+Directory: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
+"""Where live members are known: a Kafka cluster's coordinators, or ZooKeeper's registry. Unknown groups are DEAD."""
+
+
+class DescribedPartition(NamedTuple):
+    """One partition of a described group, and the member that it is assigned to."""
+
+    row: LagRow
+    owner: GroupMember | None
+
+
+class Described(NamedTuple):
+    """One group: ``description`` as its directory sees it, ``partitions`` committed or owned, sorted.
+
+    ``error`` is why the group could not be described; then nothing else is meant.
+    """
+
+    group: str
+    description: GroupDescription
+    partitions: list[DescribedPartition]
+    error: OffsetMgrError | None = None
+
+
+def describe(
+    store: OffsetStore,
+    cluster: Cluster | None,
+    directory: Directory,
+    groups: Iterable[str],
+    topics: TopicSelection = ALL_TOPICS,
+) -> Iterator[Described]:
+    """Groups as they are now, in the order asked. Without a cluster the logs, and so the lag, are unknown.
+
+    A group that neither the store nor the directory knows is `GroupNotFound` as its outcome.
+    """
+    names = list(groups)
+    descriptions = directory(names)
+    for found in lag(store, cluster, names, topics):
+        description = descriptions[found.group]
+        if isinstance(description, OffsetMgrError) or found.error is not None:
+            error = found.error if isinstance(description, GroupDescription) else description
+            yield Described(found.group, GroupDescription(found.group, "UNKNOWN"), [], error)
+            continue
+        if description.state == "DEAD" and found.rows:
+            description = GroupDescription(found.group, "EMPTY", coordinator=description.coordinator)
+        owners = {tp: member for member in description.members for tp in member.partitions}
+        unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
+        rows = found.rows + _uncommitted(found.group, cluster, unowned)
+        if description.state == "DEAD" and not rows and not _known(store, found.group):
+            missing = GroupNotFound(
+                f"group {found.group!r}", f"does not exist in {store.uri}", "offsetmgr groups list shows the groups"
+            )
+            yield Described(found.group, description, [], missing)
+            continue
+        rows.sort(key=_partition)
+        yield Described(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
+
+
+def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None:
+    """Raises `GroupActive` naming the members of the first group that has any, and what the directory raises."""
+    for group, description in directory(list(groups)).items():
+        if isinstance(description, OffsetMgrError):
+            raise description
+        if description.members or not description.idle:
+            members = tuple(str(member) for member in description.members)
+            raise GroupActive(
+                f"{what} of group {group!r}",
+                f"it is {description.state} with {len(members)} members: {', '.join(members)}",
+                "stop its consumers first",
+                members=members,
+            )
+
+
+def _known(store: OffsetStore, group: str) -> bool:
+    return group in set(store.groups())
+
+
+def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
+    """Partitions that are owned and have no commit: the lag is unknown, the log is not."""
+    logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
+
+    def row(tp: TopicPartition) -> LagRow:
+        log = logs.get(tp)
+        if isinstance(log, LogRange):
+            return LagRow(group, tp, ABSENT, log.start, log.end, None, "nothing committed")
+        return LagRow(group, tp, ABSENT, None, None, None, "nothing committed", log)
+
+    return [row(tp) for tp in partitions]
+
+
+def _partition(row: LagRow) -> TopicPartition:
+    return row.partition

@@ -1,0 +1,152 @@
+"""The edits that need no look at a log: delete, copy, import and its special case, the undo.
+
+Each is a stream of `GroupProposal`; nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
+from offsetmgr.formats.images import GroupImages
+from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
+from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+
+def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupProposal]:
+    """Deleting the committed offsets of groups, of the topics that are meant.
+
+    A partition whose value cannot be read is a problem of its own: it has no before-image, so it stays.
+    """
+    for found in scan_in_order(store, groups):
+        if found.error is not None:
+            yield GroupProposal(found.group, (), found.error)
+            continue
+        if not (found.offsets or found.errors):
+            require_known(store, [found.group])
+        changes = [
+            propose(tp, committed, None, store.capabilities, note="deletes")
+            for tp, committed in found.offsets.items()
+            if topics.matches(tp)
+        ]
+        changes += _unreadable(found.errors, topics)
+        problem = None
+        if not changes and topics.patterns:
+            problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
+        yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)), problem)
+
+
+def propose_import(
+    store: OffsetStore,
+    wanted: Iterable[GroupOffsets],
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    rename: Mapping[str, str] | None = None,
+    allow_rewind: bool = False,
+) -> Iterator[GroupProposal]:
+    """Bringing the offsets of ``wanted`` (a snapshot's or another store's groups) into ``store``.
+
+    What would rewind a group is that partition's problem unless ``allow_rewind`` (rule 2). Partitions that ``wanted``
+    does not name are left alone.
+    """
+    rename = rename or {}
+    pending: dict[str, GroupOffsets] = {}
+
+    def targets() -> Iterator[str]:
+        for source in wanted:
+            target = rename.get(source.group, source.group)
+            pending[target] = source
+            yield target
+
+    for found in scan_in_order(store, targets()):
+        source = pending.pop(found.group)
+        problem = source.error or found.error
+        if problem is not None:
+            yield GroupProposal(found.group, (), problem)
+            continue
+        changes = [
+            _toward(store, tp, found, committed.value(), allow_rewind)
+            for tp, committed in source.offsets.items()
+            if topics.matches(tp)
+        ]
+        changes += _unreadable(source.errors, topics)
+        yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)))
+
+
+def propose_undo(
+    store: OffsetStore, images: Iterable[GroupImages], topics: TopicSelection = ALL_TOPICS, *, force: bool = False
+) -> Iterator[GroupProposal]:
+    """Taking an edit back: what was there is restored, what the edit created is deleted.
+
+    A partition that holds neither what the edit left nor what was there before has moved on since: that is its
+    problem (a `Conflict`) unless ``force``. Rewinding is the purpose here, so it needs no other leave.
+    """
+    pending: dict[str, GroupImages] = {}
+
+    def targets() -> Iterator[str]:
+        for one in images:
+            pending[one.group] = one
+            yield one.group
+
+    for found in scan_in_order(store, targets()):
+        source = pending.pop(found.group)
+        if found.error is not None:
+            yield GroupProposal(found.group, (), found.error)
+            continue
+        changes: list[ProposedChange] = []
+        for tp, left in source.left.items():
+            if not topics.matches(tp):
+                continue
+            if (error := found.errors.get(tp)) is not None:
+                changes.append(ProposedChange(tp, ABSENT, None, problem=error, writes=False))
+                continue
+            current = found.offsets.get(tp, ABSENT)
+            before = source.before.get(tp)
+            back = before.value() if before is not None else None
+            change = propose(tp, current, back, store.capabilities, note="deletes" if back is None else "")
+            if change.writes and not force and not _left_by(current, left):
+                change = change._replace(problem=_moved_on(found.group, tp, current, left), writes=False)
+            changes.append(change)
+        yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)))
+
+
+def _toward(
+    store: OffsetStore, tp: TopicPartition, found: GroupOffsets, after: OffsetAndMetadata, allow_rewind: bool
+) -> ProposedChange:
+    if (error := found.errors.get(tp)) is not None:
+        return ProposedChange(tp, ABSENT, after, problem=error, writes=False)
+    before = found.offsets.get(tp, ABSENT)
+    if isinstance(before, Committed) and after.offset < before.offset and not allow_rewind:
+        refused = RewindRefused(
+            f"group {found.group}, {tp}", f"would go back from {before.offset} to {after.offset}", "add --allow-rewind"
+        )
+        return ProposedChange(tp, before, after, problem=refused, writes=False)
+    return propose(tp, before, after, store.capabilities)
+
+
+def _left_by(current: Offset, left: int | None) -> bool:
+    """Whether ``current`` is what an edit left that was to leave ``left`` (None: nothing)."""
+    return current.offset == left if isinstance(current, Committed) else left is None
+
+
+def _moved_on(group: str, tp: TopicPartition, current: Offset, left: int | None) -> Conflict:
+    now = current.offset if isinstance(current, Committed) else "absent"
+    return Conflict(
+        f"group {group}, {tp}",
+        f"has moved on: {now} now, the edit left {'absent' if left is None else left}",
+        "add --allow-rewind to restore it all the same",
+    )
+
+
+def _unreadable(errors: Mapping[TopicPartition, OffsetMgrError], topics: TopicSelection) -> list[ProposedChange]:
+    return [
+        ProposedChange(tp, ABSENT, None, problem=error, writes=False)
+        for tp, error in errors.items()
+        if topics.matches(tp)
+    ]
+
+
+def _partition(change: ProposedChange) -> TopicPartition:
+    return change.partition

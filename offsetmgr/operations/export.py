@@ -1,0 +1,97 @@
+"""Snapshot files: what goes into one, and opening one to take it out. Writing them is `offsetmgr.stores.snapshot`'s."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.formats import choose
+from offsetmgr.formats.base import SnapshotReader
+from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+
+def export_groups(
+    store: OffsetStore, groups: Iterable[str], topics: TopicSelection = ALL_TOPICS, *, strict: bool = False
+) -> Iterator[GroupOffsets]:
+    """What a snapshot of ``groups`` holds, in their order: the groups that have offsets in these topics.
+
+    ``strict``: a group that the store does not know, or that has nothing there, is `GroupNotFound`. What could not be
+    read is in the results, for the writer to refuse or record.
+    """
+    for found in scan_in_order(store, groups):
+        if strict and not (found.offsets or found.errors or found.error):
+            require_known(store, [found.group])
+        if not topics.patterns:
+            if found.offsets or found.errors or found.error:
+                yield found
+            continue
+        offsets = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+        errors = {tp: e for tp, e in found.errors.items() if topics.matches(tp)}
+        if strict and not offsets and not errors and found.error is None:
+            raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
+        if offsets or errors or found.error:
+            yield GroupOffsets(found.group, offsets, errors, found.error)
+
+
+class SnapshotFile:
+    """An open snapshot file, checked; close it after use."""
+
+    def __init__(self, stream: IO[bytes], reader: SnapshotReader) -> None:
+        self._stream = stream
+        self._reader = reader
+
+    def groups(self) -> Iterator[str]:
+        """Its groups, in the file's order."""
+        return self._reader.groups()
+
+    def read(self, groups: set[str] | None = None) -> Iterator[GroupOffsets]:
+        """All offsets of ``groups`` (None: of all), in the file's order, one group at a time."""
+        for entry in self._reader.read():
+            if groups is None or entry.group in groups:
+                yield GroupOffsets(entry.group, entry.offsets, entry.errors, entry.error)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def open_file(path: Path, format_name: str | None = None, group: str | None = None) -> SnapshotFile:
+    """Opens and checks a snapshot; ``group`` for files that do not name their group.
+
+    Raises `UsageError` where the format is not known, `MalformedData`, `UnknownVersion`, `OffsetMgrError` where the
+    file cannot be read.
+    """
+    name = choose.format_name(str(path), format_name)
+    stream: BinaryIO
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise OffsetMgrError(f"file {path}", error.strerror or "cannot be read") from error
+    try:
+        reader = _reader(stream, name, group, str(path))
+    except BaseException:
+        stream.close()
+        raise
+    return SnapshotFile(stream, reader)
+
+
+def _reader(stream: BinaryIO, name: str, group: str | None, what: str) -> SnapshotReader:
+    """Reads with ``group`` only where the content does not say whose offsets it holds."""
+    if name == "csv":
+        first = next((line for line in stream if line.strip()), b"")
+        stream.seek(0)
+        columns = len(next(csv.reader([first.decode("utf-8", "replace")]), []))
+        return choose.open_snapshot(stream, name, group if columns == 3 else None, what=what)
+    if name == "json" and group is not None:
+        with suppress(UsageError):
+            return choose.open_snapshot(stream, name, None, what=what)
+        stream.seek(0)
+        return choose.open_snapshot(stream, name, group, what=what)
+    return choose.open_snapshot(stream, name, group if name == "spark" else None, what=what)

@@ -1,0 +1,77 @@
+"""Before-images on disk: where they are kept, how they become durable, and finding them again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.formats.base import SnapshotHeader
+from offsetmgr.formats.images import GroupImages, is_images, read_images
+from offsetmgr.formats.images import write_images as write_stream
+from offsetmgr.model import Committed
+from offsetmgr.operations.proposal import Proposal
+from offsetmgr.stores.base import StoreIdentity
+
+
+def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
+    """A name for a new file under ``folder``: time (UTC, to the millisecond), operation, process."""
+    at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
+    stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
+    return folder / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
+
+
+def header_for(uri: str, identity: StoreIdentity, tool_version: str = "") -> SnapshotHeader:
+    """The header of before-images taken now of the store at ``uri``."""
+    return SnapshotHeader.new(uri, identity.kind, identity.id, tool_version)
+
+
+def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None:
+    """Writes what each change of ``proposal`` will find and leave, and makes it durable before it returns.
+
+    Raises `UsageError` where ``path`` exists already, `OffsetMgrError` where it cannot be written.
+    """
+
+    def groups() -> Iterator[GroupImages]:
+        for group in proposal:
+            changes = [c for c in group.changes if c.writes and c.problem is None]
+            if changes and group.problem is None:
+                yield GroupImages(
+                    group.group,
+                    {c.partition: c.before for c in changes if isinstance(c.before, Committed)},
+                    {c.partition: None if c.after is None else c.after.offset for c in changes},
+                )
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as stream:
+            write_stream(stream, header, groups())
+            stream.flush()
+            os.fsync(stream.fileno())
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except FileExistsError as error:
+        raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image") from error
+    except OSError as error:
+        why = f"cannot be written: {error.strerror}; nothing was changed"
+        raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
+
+
+def holds_images(path: Path) -> bool:
+    """Whether ``path`` is a file of before-images, so that importing it takes an edit back."""
+    try:
+        with path.open("rb") as stream:
+            return is_images(stream)
+    except OSError:
+        return False
+
+
+def load_images(path: Path) -> Iterator[GroupImages]:
+    """The before-images of a file, one group at a time. Raises `MalformedData` before the first."""
+    with path.open("rb") as stream:
+        yield from read_images(stream, what=f"before-images {path}")

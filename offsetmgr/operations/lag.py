@@ -1,0 +1,134 @@
+"""Lag: how far behind the end of its log each committed offset is.
+
+Log ends are asked for in bulk and after the commits were read, so that a live group never shows a negative lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.model import ABSENT, Committed, LogRange, Offset, TopicPartition
+from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+BATCH: Final = 100_000
+"""Offsets whose log ranges are asked for together; bounds memory, and is more than most clusters have."""
+
+
+class LagRow(NamedTuple):
+    """One partition of one group; None is "not known".
+
+    ``lag`` counts records from the committed offset, or from the log's start where that lies above it. It is unknown
+    where the committed offset lies beyond the log's end (a topic made anew, say): ``note`` says so.
+    ``error`` is why the partition could not be read.
+    """
+
+    group: str
+    partition: TopicPartition
+    committed: Offset
+    log_start: int | None
+    log_end: int | None
+    lag: int | None
+    note: str = ""
+    error: OffsetMgrError | None = None
+
+
+class GroupLag(NamedTuple):
+    """All rows of one group, sorted by partition; ``error`` where the group as a whole could not be read."""
+
+    group: str
+    rows: list[LagRow]
+    error: OffsetMgrError | None = None
+
+
+def lag_of(committed: int, log: LogRange) -> int | None:
+    """Records between ``committed`` and the log's end; None where it lies beyond the end."""
+    return log.end - max(committed, log.start) if committed <= log.end else None
+
+
+def lag(
+    store: OffsetStore,
+    cluster: Cluster | None,
+    groups: Iterable[str],
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    strict: bool = False,
+) -> Iterator[GroupLag]:
+    """The lag of groups, in the order asked; without a cluster it is unknown, and so are the logs.
+
+    ``strict``: a group that the store does not know is `GroupNotFound`.
+    One scan of the store, and one bulk question to the cluster for each `BATCH` of offsets.
+    """
+    logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+    batch: list[GroupOffsets] = []
+    waiting = 0
+    for found in scan_in_order(store, groups):
+        if strict and not (found.offsets or found.errors or found.error):
+            require_known(store, [found.group])
+        batch.append(found)
+        waiting += len(found.offsets)
+        if waiting >= BATCH:
+            yield from _flush(cluster, batch, topics, logs)
+            batch, waiting = [], 0
+    yield from _flush(cluster, batch, topics, logs)
+
+
+def _flush(
+    cluster: Cluster | None,
+    batch: list[GroupOffsets],
+    topics: TopicSelection,
+    logs: dict[TopicPartition, LogRange | OffsetMgrError],
+) -> Iterator[GroupLag]:
+    """Rows of one batch. ``logs`` are the ranges known so far; those that a commit has outrun are asked for again."""
+    everything = not topics.patterns
+    wanted: set[TopicPartition] = set()
+    for found in batch:
+        for tp, committed in found.offsets.items():
+            log = logs.get(tp)
+            if (log is None or (isinstance(log, LogRange) and committed.offset > log.end)) and (
+                everything or topics.matches(tp)
+            ):
+                wanted.add(tp)
+    if wanted and cluster is not None:
+        logs.update(cluster.log_ranges(wanted))
+    for found in batch:
+        rows = [
+            _row(found.group, tp, committed, logs)
+            for tp, committed in found.offsets.items()
+            if everything or topics.matches(tp)
+        ]
+        rows += [
+            LagRow(found.group, tp, ABSENT, None, None, None, "unreadable", error)
+            for tp, error in found.errors.items()
+            if topics.matches(tp)
+        ]
+        rows.sort(key=_partition)
+        yield GroupLag(found.group, rows, found.error)
+
+
+def _row(
+    group: str, tp: TopicPartition, committed: Committed, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
+) -> LagRow:
+    log = logs.get(tp)
+    if log is None:
+        return LagRow(group, tp, committed, None, None, None)
+    if isinstance(log, OffsetMgrError):
+        return LagRow(group, tp, committed, None, None, None, "log unknown", log)
+    behind = lag_of(committed.offset, log)
+    if behind is None:
+        return LagRow(group, tp, committed, log.start, log.end, None, "beyond the log's end")
+    note = "below the log's start" if committed.offset < log.start else ""
+    return LagRow(group, tp, committed, log.start, log.end, behind, note)
+
+
+def _partition(row: LagRow) -> TopicPartition:
+    return row.partition
+
+
+def require_rows(found: GroupLag, topics: TopicSelection) -> None:
+    """Raises `GroupNotFound` where topics were named and the group has nothing committed in them."""
+    if topics.patterns and not found.rows and found.error is None:
+        raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")

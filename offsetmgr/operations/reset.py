@@ -1,0 +1,197 @@
+"""Reset: where a group shall continue, by the scenarios of kafka-consumer-groups.
+
+`resolve` is pure: the same scenario, commit and log give the same offset.  Semantics as Kafka's ConsumerGroupCommand:
+to-offset, shift-by and from-file are clamped to the log (and here it is said), to-datetime and by-duration take the
+log's end where no record is that young, to-current takes the log's end where nothing is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
+from offsetmgr.operations.selection import TopicSelection, require_known, scan_in_order
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """The log's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """The log's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToCurrent:
+    """What is committed; the log's end where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """A given offset, clamped to the log."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """The committed offset plus ``by`` (minus where negative), clamped to the log."""
+
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """The first record at or after a time (milliseconds since 1970); the log's end where there is none."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToGiven:
+    """An offset for each partition of each group, as from a file, clamped to the log."""
+
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+
+
+Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToGiven
+
+
+class Target(NamedTuple):
+    """A resolved offset, and what people should know about how it came about."""
+
+    offset: int
+    note: str = ""
+
+
+def clamp(offset: int, log: LogRange) -> Target:
+    """``offset`` within the log, as Kafka's tool forces it; the note says so where it was outside."""
+    if offset > log.end:
+        return Target(log.end, f"clamped from {offset} to the log's end")
+    if offset < log.start:
+        return Target(log.start, f"clamped from {offset} to the log's start")
+    return Target(offset)
+
+
+def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None) -> Target:
+    """The offset at which to continue.
+
+    ``given`` is the partition's own offset under `ToGiven`, ``for_time`` what the log answered under `ToTime`.
+    Raises `UsageError` where the scenario needs a committed offset and there is none.
+    """
+    match scenario:
+        case ToEarliest():
+            return Target(log.start)
+        case ToLatest():
+            return Target(log.end)
+        case ToCurrent():
+            if isinstance(current, Committed):
+                return Target(current.offset)
+            return Target(log.end, "nothing committed: the log's end")
+        case ToOffset(offset):
+            return clamp(offset, log)
+        case ShiftBy(by):
+            if not isinstance(current, Committed):
+                raise UsageError("shift-by", "nothing is committed that could be shifted", "use --to-offset")
+            return clamp(current.offset + by, log)
+        case ToTime():
+            if for_time is None:
+                return Target(log.end, "no record at or after that time: the log's end")
+            return Target(for_time)
+        case ToGiven():
+            if given is None:
+                raise UsageError("from-file", "gives no offset for this partition")
+            return clamp(given, log)
+
+
+def propose_reset(
+    store: OffsetStore,
+    cluster: Cluster,
+    groups: Iterable[str],
+    topics: TopicSelection,
+    scenario: Scenario,
+    *,
+    create: bool = False,
+) -> Iterator[GroupProposal]:
+    """What a reset would do, group by group.
+
+    Of exactly named topics every partition is meant, committed or not; of patterns, or where none are given, those
+    that are committed (of `ToGiven`, those that it names). A group that the store does not know is an error unless
+    ``create``. Raises what the store and cluster raise; what fails for one partition is that change's problem.
+    """
+    names = list(groups)
+    counts = cluster.topics(topics.named()) if topics.named() else {}
+    for found in scan_in_order(store, names):
+        if not (found.offsets or found.errors or found.error or create):
+            require_known(store, [found.group])
+        yield _propose_group(store, cluster, found, _partitions(found, topics, scenario, counts), scenario)
+
+
+def _partitions(
+    found: GroupOffsets, topics: TopicSelection, scenario: Scenario, counts: Mapping[str, int]
+) -> list[TopicPartition]:
+    if isinstance(scenario, ToGiven):
+        return sorted(tp for tp in scenario.offsets.get(found.group, {}) if topics.matches(tp))
+    return topics.expand(counts, [*found.offsets, *found.errors])
+
+
+def _propose_group(
+    store: OffsetStore, cluster: Cluster, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
+) -> GroupProposal:
+    if found.error is not None:
+        return GroupProposal(found.group, (), found.error)
+    if not partitions:
+        why = "the file gives it no offsets" if isinstance(scenario, ToGiven) else "it has no committed offsets there"
+        return GroupProposal(
+            found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
+        )
+    logs = cluster.log_ranges(partitions)
+    times: Mapping[TopicPartition, int | OffsetMgrError | None] = {}
+    if isinstance(scenario, ToTime):
+        times = cluster.offsets_for_time(partitions, scenario.timestamp_ms)
+    given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToGiven) else {}
+
+    def one(tp: TopicPartition) -> ProposedChange:
+        current: Offset = found.offsets.get(tp, ABSENT)
+        log, for_time = logs[tp], times.get(tp)
+        problem = next((e for e in (found.errors.get(tp), log, for_time) if isinstance(e, OffsetMgrError)), None)
+        if problem is None and isinstance(log, LogRange) and not isinstance(for_time, OffsetMgrError):
+            try:
+                target = resolve(scenario, given.get(tp), current, log, for_time)
+            except UsageError as error:
+                problem = error
+            else:
+                after = OffsetAndMetadata(target.offset)
+                if isinstance(current, Committed) and current.offset == target.offset:
+                    after = current.value()  # nothing moves, so its metadata stays as well
+                return propose(tp, current, after, store.capabilities, note=target.note)
+        return ProposedChange(tp, current, None, problem=problem, writes=False)
+
+    return GroupProposal(found.group, tuple(one(tp) for tp in partitions))
+
+
+def propose_set(
+    store: OffsetStore,
+    group: str,
+    wanted: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
+    *,
+    create: bool = False,
+) -> GroupProposal:
+    """What setting given offsets would do, as they are, without a look at any log.
+
+    ``wanted`` is handed the partitions that are committed now, so that patterns can be expanded over them.
+    """
+    current: dict[TopicPartition, Offset] = dict(store.fetch(group))
+    if not current and not create:
+        require_known(store, [group])
+    offsets = wanted(current)
+    changes = (propose(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items()))
+    return GroupProposal(group, tuple(changes))

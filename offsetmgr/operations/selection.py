@@ -1,0 +1,164 @@
+"""Which groups and partitions are meant: names, glob patterns, and ``topic:0,1``.  Pure, but for `choose_groups`,
+which asks a store for its groups only where a pattern makes that necessary."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from offsetmgr.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+_GLOB: Final = frozenset("*?[")
+
+
+def is_pattern(name: str) -> bool:
+    """Whether ``name`` holds a glob character (``*``, ``?``, ``[``); ``[*]`` is a literal star."""
+    return not _GLOB.isdisjoint(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """One ``--topic``: a name or glob, and the partition numbers that are meant (None: all)."""
+
+    name: str
+    partitions: frozenset[int] | None = None
+
+    def matches(self, tp: TopicPartition) -> bool:
+        if self.partitions is not None and tp.partition not in self.partitions:
+            return False
+        return fnmatchcase(tp.topic, self.name) if is_pattern(self.name) else tp.topic == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """The partitions that are meant; without patterns, all."""
+
+    patterns: tuple[TopicPattern, ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> TopicSelection:
+        """From ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
+        return cls(tuple(_parse_topic(text) for text in texts))
+
+    def matches(self, tp: TopicPartition) -> bool:
+        return not self.patterns or any(p.matches(tp) for p in self.patterns)
+
+    def named(self) -> list[str]:
+        """Topics that are named exactly, so that all their partitions are meant, committed or not."""
+        return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
+
+    def numbered(self) -> list[TopicPartition]:
+        """Partitions that are named by topic and number, so that they are meant even where nothing is committed."""
+        return sorted(
+            TopicPartition(p.name, number)
+            for p in self.patterns
+            if p.partitions is not None and not is_pattern(p.name)
+            for number in p.partitions
+        )
+
+    def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The partitions meant, sorted: of exactly named topics all that exist, of globs those that are committed.
+
+        ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` where a named topic
+        or partition does not exist.
+        """
+        found: set[TopicPartition] = {tp for tp in committed if self.matches(tp)}
+        for pattern in self.patterns:
+            if is_pattern(pattern.name):
+                continue
+            count = counts.get(pattern.name)
+            if count is None:
+                raise UnknownTopicOrPartition(f"topic {pattern.name}", "does not exist in this Kafka cluster")
+            for number in sorted(pattern.partitions) if pattern.partitions is not None else range(count):
+                if number >= count:
+                    raise UnknownTopicOrPartition(
+                        f"partition {number} of topic {pattern.name}", f"the topic has {count} partitions"
+                    )
+                found.add(TopicPartition(pattern.name, number))
+        return sorted(found)
+
+
+ALL_TOPICS: Final = TopicSelection()
+
+
+def _parse_topic(text: str) -> TopicPattern:
+    name, colon, numbers = text.partition(":")
+    if not name:
+        raise UsageError(f"topic {text!r}", "no name", "as in --topic orders, --topic 'ord*' or --topic orders:0,1")
+    if not colon:
+        return TopicPattern(name)
+    chosen: set[int] = set()
+    for part in numbers.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UsageError(f"topic {text!r}", f"{part!r} is not a partition number", "as in --topic orders:0,1,4-7")
+        if dash and int(last) - int(first) > 1_000_000:
+            raise UsageError(f"topic {text!r}", f"{part!r} means more than a million partitions")
+        chosen.update(range(int(first), int(last if dash else first) + 1))
+    return TopicPattern(name, frozenset(chosen))
+
+
+def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
+    """The groups that are meant, sorted. Names without a glob are taken as they are: whether they exist is for the
+    caller to find out from what it reads (`require_known`).
+
+    Raises `GroupNotFound` where a pattern matches nothing, and what ``store.groups()`` raises.
+    """
+    names = list(names)
+    if not all_groups and not any(is_pattern(name) for name in names):
+        return sorted(set(names))
+    known = sorted(set(store.groups()))
+    if all_groups:
+        return known
+    chosen = {name for name in names if not is_pattern(name)}
+    for pattern in names:
+        if not is_pattern(pattern):
+            continue
+        matching = {group for group in known if fnmatchcase(group, pattern)}
+        if not matching:
+            raise GroupNotFound(f"group {pattern!r}", f"no group in {store.uri} matches this pattern")
+        chosen |= matching
+    return sorted(chosen)
+
+
+def matches_group(group: str, patterns: Iterable[str]) -> bool:
+    """Whether ``group`` is one of ``patterns`` (names or globs); with no patterns, all are."""
+    patterns = list(patterns)
+    return not patterns or any(group == p or (is_pattern(p) and fnmatchcase(group, p)) for p in patterns)
+
+
+def require_known(store: OffsetStore, empty: Iterable[str]) -> None:
+    """Of groups that were read and hold no offsets, raises `GroupNotFound` for those that the store does not know."""
+    if empty := list(empty):
+        known = set(store.groups())
+        if unknown := sorted(group for group in empty if group not in known):
+            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            raise GroupNotFound(
+                f"group {unknown[0]!r}{more}",
+                f"does not exist in {store.uri}",
+                "offsetmgr groups list shows the groups",
+            )
+
+
+def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+    """``store.scan``, with the results in the order in which the groups were asked.
+
+    Holds back only what came early, so memory still grows with the groups in flight.
+    """
+    asked: deque[str] = deque()
+
+    def remember() -> Iterator[str]:
+        for group in groups:
+            asked.append(group)
+            yield group
+
+    early: dict[str, GroupOffsets] = {}
+    for result in store.scan(remember()):
+        early[result.group] = result
+        while asked and asked[0] in early:
+            yield early.pop(asked.popleft())
