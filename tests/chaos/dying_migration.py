@@ -1,0 +1,71 @@
+"""A child process that runs a migration command and kills itself (SIGKILL) at one given journal step.
+
+Arguments: ``apply|undo PLAN STEP MOMENT``. ``STEP`` counts the journal's appends; ``MOMENT`` is ``before`` the append,
+``torn`` in the middle of its write, or ``after`` its fsync. Exits 0 where the command ended before that step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.migration import execute
+from offsetmgr.migration.apply import apply
+from offsetmgr.migration.execute import Executor
+from offsetmgr.migration.journal import Journal, Record, journal_path
+from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.rollback import rollback
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.stores.uri import open_store
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingJournal(Journal):
+    """Dies at its ``step``-th append."""
+
+    step = 0
+    moment = "before"
+    _count = itertools.count()
+
+    def append(self, records: Iterable[Record]) -> None:
+        records = list(records)
+        mine = bool(records) and next(self._count) == self.step
+        if mine and self.moment == "before":
+            die()
+        self._tear = mine and self.moment == "torn"
+        super().append(records)
+        if mine:
+            die()
+
+    def _write(self, data: bytes) -> None:
+        if self._tear:
+            os.write(self._fd, data[: len(data) - 7])
+            die()
+        super()._write(data)
+
+
+def main(command: str, path: Path, step: int, moment: str) -> None:
+    execute.BATCH_GROUPS = 1
+    DyingJournal.step, DyingJournal.moment = step, moment
+    plan = PlanFile(path)
+    state = MigrationState.read(journal_path(path), plan.sha256)
+    with (
+        open_store(plan.header.target.uri, ConnectionConfig()) as target,
+        DyingJournal(journal_path(path), plan_sha256=plan.sha256, clock=SystemClock()) as opened,
+    ):
+        executor = Executor(command, target, opened, SystemClock())
+        report = apply(plan, state, executor) if command == "apply" else rollback(plan, state, executor)
+    assert report.ok, report.failed
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
