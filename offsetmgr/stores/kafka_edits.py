@@ -42,6 +42,7 @@ from offsetmgr.stores.base import (
     same_value,
 )
 from offsetmgr.wire.client import Client, NotAMember
+from offsetmgr.wire.connection import Address
 from offsetmgr.wire.grouplock import locked
 from offsetmgr.wire.membership import delete, group_active
 from offsetmgr.wire.requests import FetchedGroup
@@ -109,24 +110,30 @@ class KafkaEdits:
     ) -> GroupEditResult:
         if not state.idle or state.members:
             raise group_active(edit.group, [str(member) for member in state.members])
-        if not _writes_anything(edit.changes, held):
-            return GroupEditResult(edit.group, dict(decide(edit.changes, held)[0]), how="nothing had to be written")
+        decided, todo = decide(edit.changes, held)
+        if not todo:
+            return GroupEditResult(edit.group, decided, how="nothing had to be written")
+        at = Address.parse(state.coordinator)
         if edit.guard is Guard.COMPARE:
             again = (await self._client.fetch({edit.group: list(edit.changes)}, deadline))[edit.group]
             if isinstance(again, OffsetMgrError):
                 raise again
-            return await self._simple(edit, again, COMPARED, deadline)
+            return await self._simple(edit, again, COMPARED, deadline, at)
         if state.state == "DEAD" and not held.offsets and not held.errors:
-            return await self._simple(edit, held, NEW_GROUP, deadline)
-        async with locked(self._client, edit.group, deadline) as lock:
-            held = await lock.fetch(list(edit.changes))
+            return await self._simple(edit, held, NEW_GROUP, deadline, at)
+        # Asking for all is the shorter question; for a few of many it would be the longer answer.
+        asked = None if len(held.offsets) <= 2 * len(edit.changes) else list(edit.changes)
+        async with locked(self._client, edit.group, deadline, at) as lock:
+            held = await lock.fetch(asked)
             return GroupEditResult(edit.group, await carry_out(edit.changes, held, lock.commit, lock.delete))
 
-    async def _simple(self, edit: GroupEdit, held: FetchedGroup, how: str, deadline: float) -> GroupEditResult:
+    async def _simple(
+        self, edit: GroupEdit, held: FetchedGroup, how: str, deadline: float, at: Address
+    ) -> GroupEditResult:
         """Without the lock. A group that has got members since we looked refuses the write itself."""
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            return await self._client.commit(edit.group, offsets, deadline)
+            return await self._client.commit(edit.group, offsets, deadline, at)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
             address = await self._client.coordinator(edit.group, deadline)
@@ -205,10 +212,6 @@ def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
     return GroupEditResult(
         edit.group, {tp: ChangeOutcome(Verdict.FAILED, None, error) for tp in edit.changes}, how="nothing was written"
     )
-
-
-def _writes_anything(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> bool:
-    return bool(decide(changes, held)[1])
 
 
 def _before(tp: TopicPartition, held: FetchedGroup) -> Offset:

@@ -135,7 +135,11 @@ class Client:
         return await self._per_group(groups, ask, deadline)
 
     async def commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: float,
+        at: Address | None = None,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """A simple commit: as no member, without a generation. Only a group without members takes it.
 
@@ -152,7 +156,7 @@ class Client:
                 )
             return dict.fromkeys(groups, commit_outcomes(group, answer))
 
-        result = (await self._per_group([group], ask, deadline))[group]
+        result = (await self._per_group([group], ask, deadline, at))[group]
         if isinstance(result, OffsetMgrError):
             raise result
         return result
@@ -188,8 +192,9 @@ class Client:
         groups: Sequence[str],
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
         deadline: float,
+        at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Asks each group's coordinator, repeating what may succeed later.
+        """Asks each group's coordinator (first the one ``at``, if given), repeating what may succeed later.
 
         Raises only if no broker was ever reached.
         """
@@ -198,7 +203,8 @@ class Client:
         for pause in backoff():
             if not pending:
                 break
-            done |= await self._ask_once(pending, ask, deadline)
+            done |= await self._ask_once(pending, ask, deadline, at)
+            at = None
             if asyncio.get_running_loop().time() + pause >= deadline:
                 break
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and may_succeed_later(e)]
@@ -211,13 +217,14 @@ class Client:
         groups: list[str],
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
         deadline: float,
+        at: Address | None,
     ) -> dict[str, T | OffsetMgrError]:
         """One attempt; an answer for every group."""
         answers: dict[str, T | OffsetMgrError] = {
             group: ServerError(f"group {group}", "the broker did not answer for it") for group in groups
         }
         try:
-            coordinators = await self.find_coordinators(groups, deadline)
+            coordinators = dict.fromkeys(groups, at) if at else await self.find_coordinators(groups, deadline)
         except OffsetMgrError as error:
             if not self.reached or not error.retriable:
                 raise
@@ -229,13 +236,13 @@ class Client:
             else:
                 by_address.setdefault(where, []).append(group)
 
-        async def at(address: Address, names: list[str]) -> Mapping[str, T | OffsetMgrError]:
+        async def ask_at(address: Address, names: list[str]) -> Mapping[str, T | OffsetMgrError]:
             try:
                 return await ask(address, names)
             except OffsetMgrError as error:
                 return dict.fromkeys(names, error)
 
-        for found in await asyncio.gather(*(at(address, names) for address, names in by_address.items())):
+        for found in await asyncio.gather(*(ask_at(address, names) for address, names in by_address.items())):
             answers |= found
         return answers
 

@@ -14,7 +14,7 @@ from offsetmgr.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import membership
 from offsetmgr.wire.client import Client, backoff, may_succeed_later
-from offsetmgr.wire.connection import Connection
+from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.membership import Membership
 from offsetmgr.wire.node import Lane
@@ -88,24 +88,27 @@ class GroupLock:
 
 
 @asynccontextmanager
-async def locked(client: Client, group: str, deadline: float) -> AsyncIterator[GroupLock]:
+async def locked(client: Client, group: str, deadline: float, at: Address | None = None) -> AsyncIterator[GroupLock]:
     """Holds the lock of an idle group; join errors that may pass are repeated until the deadline.
+
+    ``at`` is the coordinator, where it is known.
 
     Joining a group with members makes them rebalance, so look before you lock: this is for groups seen idle.
     Raises `GroupActive`, with the members' names, where somebody was quicker.
     """
     async with AsyncExitStack() as held:
-        lock = await _acquire(held, client, group, deadline)
+        lock = await _acquire(held, client, group, deadline, at)
         try:
             yield lock
         finally:
             await lock.leave()
 
 
-async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: float) -> GroupLock:
+async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: float, at: Address | None) -> GroupLock:
     for pause in backoff():
         try:
-            address = await client.coordinator(group, deadline)
+            address = at or await client.coordinator(group, deadline)
+            at = None
             async with AsyncExitStack() as attempt:
                 lane = await attempt.enter_async_context(client.node(address).lane(deadline))
                 mine = await _join(lane, client, group, deadline)

@@ -15,7 +15,7 @@ from offsetmgr.errors import TimedOut
 from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.security import Security
 
-BUSY_LANES: Final = 16
+BUSY_LANES: Final = 32
 """Lanes that work at the same time; those whose request merely waits in the broker do not count (see `Lane.park`)."""
 
 

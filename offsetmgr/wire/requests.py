@@ -64,6 +64,11 @@ PROTOCOLS: Final = ("offsetmgr", "range", "roundrobin", "cooperative-sticky", "s
 """Our own name first, then the usual ones: a consumer that joins while we hold the group must find one in common,
 or the coordinator answers it INCONSISTENT_GROUP_PROTOCOL instead of letting it wait until we leave."""
 
+_PROTOCOLS: Final = tuple(JoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS)
+_STATIC_PROTOCOLS: Final = tuple(
+    StaticJoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS
+)
+
 _PARTITION: Final = struct.Struct(">iqih")
 _STRING: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -189,7 +194,6 @@ def join_group(
 
     Version 3 spares dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
     """
-    metadata = encode_subscription()
     timeout = milliseconds(session_timeout_ms)
     if instance_id is None:
         return JoinGroupRequest(
@@ -198,7 +202,7 @@ def join_group(
             rebalance_timeout=timeout,
             member_id="",
             protocol_type=PROTOCOL_TYPE,
-            protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=metadata) for name in PROTOCOLS),
+            protocols=_PROTOCOLS,
         )
     return StaticJoinGroupRequest(
         group_id=GroupId(group),
@@ -207,7 +211,7 @@ def join_group(
         member_id="",
         group_instance_id=instance_id,
         protocol_type=PROTOCOL_TYPE,
-        protocols=tuple(StaticJoinGroupRequestProtocol(name=name, metadata=metadata) for name in PROTOCOLS),
+        protocols=_STATIC_PROTOCOLS,
     )
 
 
