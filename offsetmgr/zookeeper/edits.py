@@ -184,7 +184,9 @@ class _Batch:
     def _offset(self, path: str, node: NodeData | None) -> Offset:
         if node is None:
             return ABSENT
-        return Committed(self._layout.decode(path, node.data), "", None, node.mtime_ms, node.version)
+        return Committed(
+            self._layout.decode(self._session.chroot + path, node.data), "", None, node.mtime_ms, node.version
+        )
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -1,0 +1,240 @@
+"""Paths, the 0.8 offset layout and the JSON nodes of Kafka in ZooKeeper: pure text in, values or clear errors out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.connection import parse_connect
+from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
+from offsetmgr.zookeeper.nodes import (
+    Broker,
+    ConsumerRegistration,
+    Endpoint,
+    parse_broker,
+    parse_cluster_id,
+    parse_registration,
+)
+from offsetmgr.zookeeper.registry import parse_member_id
+
+LAYOUT = ConsumersLayout()
+
+
+class TestPaths:
+    def test_the_nodes_of_a_group(self) -> None:
+        assert paths.ids("g") == "/consumers/g/ids"
+        assert paths.member("g", "g_host-1-ab") == "/consumers/g/ids/g_host-1-ab"
+        assert paths.owner("g", "t", 3) == "/consumers/g/owners/t/3"
+        assert paths.offset("g", "t", 3) == "/consumers/g/offsets/t/3"
+
+    def test_the_nodes_of_a_cluster(self) -> None:
+        assert paths.broker(7) == "/brokers/ids/7"
+        assert paths.topic("t") == "/brokers/topics/t"
+        assert paths.partition_state("t", 0) == "/brokers/topics/t/partitions/0/state"
+        assert paths.topic_config("t") == "/config/topics/t"
+
+    @pytest.mark.parametrize("group", ["a/b", "", ".", "..", "a\x00b", "a\x1fb", "\ud800"])
+    def test_a_group_that_no_node_can_carry_is_refused_by_name(self, group: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            paths.offsets(group)
+        assert "cannot exist in ZooKeeper" in str(caught.value)
+        assert repr(group) in str(caught.value) or group == ""
+
+    @pytest.mark.parametrize("group", ["a.b", "-", "ü", "with space", "...", "a:b"])
+    def test_unusual_groups_that_a_node_can_carry_are_taken(self, group: str) -> None:
+        assert paths.group(group) == f"/consumers/{group}"
+
+    def test_a_negative_partition_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="negative"):
+            paths.offset("g", "t", -1)
+
+
+class TestConnectString:
+    @pytest.mark.parametrize(
+        ("text", "hosts", "chroot"),
+        [
+            ("h1:2181,h2:2181/kafka/one", "h1:2181,h2:2181", "/kafka/one"),
+            ("h1", "h1", ""),
+            ("h1:2181/", "h1:2181", ""),
+            ("[::1]:2181/k", "[::1]:2181", "/k"),
+        ],
+    )
+    def test_hosts_and_chroot(self, text: str, hosts: str, chroot: str) -> None:
+        assert parse_connect(text) == (hosts, chroot)
+
+    @pytest.mark.parametrize("text", ["", "h1,,h2", "h:99999", "h:x", "h:1//a", "h:1/../a", "h 1:2"])
+    def test_what_is_none_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidUri):
+            parse_connect(text)
+
+    def test_credentials_in_it_are_refused_and_not_shown(self) -> None:
+        with pytest.raises(InvalidUri) as caught:
+            parse_connect("user:sesame@h1:2181")
+        assert "sesame" not in str(caught.value)
+
+
+class TestTheStoreBeforeItConnects:
+    def test_the_uri_names_chroot_and_layout(self) -> None:
+        with ZookeeperStore("h1:2181,h2:2181/kafka") as store:
+            assert store.uri == "zookeeper://h1:2181,h2:2181/kafka?layout=0.8"
+
+    def test_other_layouts_are_refused_by_name(self) -> None:
+        with pytest.raises(UnsupportedOperation, match=r"0\.7"):
+            ZookeeperStore("h:2181", layout="0.7")
+        with pytest.raises(UnsupportedOperation, match="storm"):
+            layout_named("storm")
+        with pytest.raises(UsageError, match=r"0\.9"):
+            layout_named("0.9")
+
+
+class TestConsumersLayout:
+    def test_where_an_offset_lies(self) -> None:
+        assert LAYOUT.path("g", TopicPartition("t", 12)) == "/consumers/g/offsets/t/12"
+        assert LAYOUT.parents("g", "t") == (
+            "/consumers",
+            "/consumers/g",
+            "/consumers/g/offsets",
+            "/consumers/g/offsets/t",
+        )
+
+    @given(st.integers(0, 2**63 - 1))
+    def test_every_offset_survives(self, offset: int) -> None:
+        assert LAYOUT.decode("/x", LAYOUT.encode(offset)) == offset
+        assert LAYOUT.encode(offset) == str(offset).encode()
+
+    @pytest.mark.parametrize("offset", [-1, 2**63])
+    def test_what_is_no_offset_is_not_written(self, offset: int) -> None:
+        with pytest.raises(UsageError, match="no offset"):
+            LAYOUT.encode(offset)
+
+    @pytest.mark.parametrize(
+        ("data", "why"),
+        [
+            (b"", "is empty"),
+            (b"-1", "negative"),
+            (b"abc", "not a decimal number"),
+            (b"1_0", "not a decimal number"),
+            (b" 7", "not a decimal number"),
+            (b"7\n", "not a decimal number"),
+            (b"\xff\x00", "not a decimal number"),
+            ("٣".encode(), "not a decimal number"),
+            (b"9223372036854775808", "beyond the largest"),
+        ],
+    )
+    def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
+        with pytest.raises(Unreadable) as caught:
+            LAYOUT.decode("/consumers/g/offsets/t/0", data)
+        assert "/consumers/g/offsets/t/0" in str(caught.value)
+        assert why in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("name", "partition"),
+        [("0", 0), ("17", 17), ("0-0", None), ("01", None), ("", None), ("-1", None), ("x", None)],
+    )
+    def test_which_names_are_partitions(self, name: str, partition: int | None) -> None:
+        expected = None if partition is None else TopicPartition("t", partition)
+        assert LAYOUT.partition("t", name) == expected
+
+
+class TestNodes:
+    def test_a_registration_of_an_old_consumer(self) -> None:
+        data = b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1700000000123"}'
+        assert parse_registration("/x", data) == ConsumerRegistration({"orders": 2}, "static", 1700000000123)
+
+    def test_a_registration_with_a_pattern(self) -> None:
+        data = b'{"version":1,"subscription":{"a|b":1},"pattern":"white_list","timestamp":1}'
+        assert parse_registration("/x", data) == ConsumerRegistration({"a|b": 1}, "white_list", 1)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"\xff",
+            b"{}",
+            b'{"version":1}',
+            b'{"version":1,"subscription":{"t":"many"}}',
+            b'{"version":1,"subscription":{"t":1},"timestamp":"yesterday"}',
+            b'{"version":1,"subscription":{"t":1},"pattern":7}',
+            b"[" * 100_000,
+        ],
+    )
+    def test_a_broken_registration_is_unreadable_and_named(self, data: bytes) -> None:
+        with pytest.raises(Unreadable, match="/consumers/g/ids/c"):
+            parse_registration("/consumers/g/ids/c", data)
+
+    def test_an_unknown_version_is_named(self) -> None:
+        with pytest.raises(UnknownVersion, match=r"/x.*version 9"):
+            parse_registration("/x", b'{"version":9}')
+
+    def test_a_broker_of_kafka_3(self) -> None:
+        data = json.dumps(
+            {
+                "features": {},
+                "listener_security_protocol_map": {"INTERNAL": "PLAINTEXT", "OUT": "SASL_SSL"},
+                "endpoints": ["INTERNAL://h1:9092", "OUT://[::1]:9093"],
+                "rack": "r1",
+                "jmx_port": -1,
+                "port": -1,
+                "host": None,
+                "version": 5,
+                "timestamp": "1700000000123",
+            }
+        ).encode()
+        assert parse_broker("/brokers/ids/3", 3, data) == Broker(
+            3,
+            (Endpoint("INTERNAL", "h1", 9092), Endpoint("OUT", "::1", 9093)),
+            "r1",
+            {"INTERNAL": "PLAINTEXT", "OUT": "SASL_SSL"},
+        )
+
+    def test_a_broker_of_kafka_0_8(self) -> None:
+        data = b'{"version":1,"host":"h1","port":9092,"jmx_port":-1,"timestamp":"1"}'
+        assert parse_broker("/brokers/ids/0", 0, data) == Broker(0, (Endpoint("PLAINTEXT", "h1", 9092),))
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"null",
+            b'{"version":1,"host":"h"}',
+            b'{"version":4,"endpoints":[]}',
+            b'{"version":4,"endpoints":["h:9092"]}',
+            b'{"version":4,"endpoints":["A://h:1"],"rack":3}',
+        ],
+    )
+    def test_a_broken_broker_is_unreadable_and_named(self, data: bytes) -> None:
+        with pytest.raises(Unreadable, match="/brokers/ids/0"):
+            parse_broker("/brokers/ids/0", 0, data)
+
+    def test_a_cluster_id(self) -> None:
+        assert parse_cluster_id("/cluster/id", b'{"version":"1","id":"abcDEF"}') == "abcDEF"
+        with pytest.raises(Unreadable, match="/cluster/id"):
+            parse_cluster_id("/cluster/id", b'{"version":"1"}')
+
+    @given(st.binary(max_size=60))
+    def test_no_bytes_do_worse_than_a_typed_error(self, data: bytes) -> None:
+        for parse in (parse_registration, parse_cluster_id):
+            try:
+                parse("/node", data)
+            except OffsetMgrError as error:
+                assert "/node" in error.what
+
+
+class TestMemberIds:
+    def test_host_and_start_of_a_generated_id(self) -> None:
+        assert parse_member_id("g", "g_db-7.example.org-1700000000123-1a2b3c4d") == ("db-7.example.org", 1700000000123)
+
+    def test_a_group_with_underscores_and_dashes(self) -> None:
+        assert parse_member_id("my_g-1", "my_g-1_host-1700000000123-1a2b3c4d") == ("host", 1700000000123)
+
+    @pytest.mark.parametrize("member", ["g_worker-1", "worker", "other_host-1700000000123-1a2b3c4d", "g_"])
+    def test_nothing_is_told_from_a_configured_id(self, member: str) -> None:
+        assert parse_member_id("g", member) is None
