@@ -169,11 +169,8 @@ class AvroReader:
         return iter(self._block_of)
 
     def read(self) -> Iterator[GroupEntry]:
-        number = 0
         for block in range(len(self._blocks) - 2):  # the last one holds the end alone
-            for record in self._decode(block):
-                number += 1
-                yield self._entry(record, number)
+            yield from map(self._entry, self._decode(block))
 
     def find(self, group: str) -> GroupEntry | None:
         block = self._block_of.get(group)
@@ -182,7 +179,7 @@ class AvroReader:
         if block != self._last_block:
             self._last_records = {record["group"]: record for record in self._decode(block)}
             self._last_block = block
-        return self._entry(self._last_records[group], 0)
+        return self._entry(self._last_records[group])
 
     def _decode(self, block: int) -> Iterator[dict[str, Any]]:
         # fastavro reads whole files only, so one block is made to look like one
@@ -193,7 +190,7 @@ class AvroReader:
         self._stream.seek(start)
         return self._stream.read(end - start)
 
-    def _entry(self, record: dict[str, Any], number: int) -> GroupEntry:
+    def _entry(self, record: dict[str, Any]) -> GroupEntry:
         new = tuple.__new__  # skips the argument handling of named tuples
         offsets = {
             new(TopicPartition, (o["topic"], o["partition"])): new(
@@ -202,9 +199,8 @@ class AvroReader:
             for o in record["offsets"]
         }
         if len(offsets) != len(record["offsets"]) or any(c[0] < 0 for c in offsets.values()):
-            bad = BadLines(self._what, "record")
-            bad.add(number, record["group"], "a partition twice, or a negative offset")
-            bad.raise_if_any()
+            why = f"group {record['group']!r} holds a partition twice, or a negative offset"
+            raise MalformedData(self._what, why, "take the snapshot again")
         if not record["errors"]:
             return GroupEntry(record["group"], offsets)
         return GroupEntry(record["group"], offsets, *_errors(record["errors"]))

@@ -1,0 +1,341 @@
+"""Two stores that are to say the same: rule 7, which is the old consumer's ``dual.commit.enabled=true``.
+
+Semantics of kafka.consumer.ZookeeperConsumerConnector (0.8.2 - 1.1): commit to the primary (Kafka) first, then to the
+secondary (ZooKeeper) the partitions that the primary took; a fetch is the larger of both, partition by partition.
+Beyond it: a change that the secondary does not take is reported, tried again, kept as pending and tried at the next
+edit, at `DualStore.flush` and at `close`; it never turns into a lost commit.
+
+Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the
+primary refused.  The two are written one after the other, so an edit that compares with ``expected`` is atomic in
+each store but not across them, and its result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from offsetmgr.clock import Clock, SystemClock
+from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
+from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    OffsetStore,
+    StoreBase,
+    StoreIdentity,
+    Verdict,
+    same_value,
+)
+from offsetmgr.stores.dual_rules import Decision, Pending, combined, merged, outcome_of, refused
+
+GROUPS_IN_FLIGHT: Final = 200
+"""How many groups are read from (or written to) one store before it is the other's turn."""
+
+
+class DualStore(StoreBase):
+    """Commits to ``primary``, then to ``secondary``; reads the larger of both. By convention Kafka and ZooKeeper.
+
+    ``attempts``: how often a secondary write is tried within one call while its error is retriable, ``backoff_ms``
+    apart. Not for use by several threads at once. Closing it closes both stores.
+    """
+
+    def __init__(
+        self,
+        primary: OffsetStore,
+        secondary: OffsetStore,
+        *,
+        attempts: int = 3,
+        backoff_ms: int = 100,
+        clock: Clock | None = None,
+    ) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._attempts = attempts
+        self._backoff_ms = backoff_ms
+        self._clock = clock or SystemClock()
+        self._pending: dict[str, dict[TopicPartition, Pending]] = {}
+        self._dropped: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
+
+    @property
+    def uri(self) -> str:
+        return f"dual:{self._primary.uri}+{self._secondary.uri}"
+
+    @property
+    def primary(self) -> OffsetStore:
+        return self._primary
+
+    @property
+    def secondary(self) -> OffsetStore:
+        return self._secondary
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The primary's: it is the one that is kept."""
+        return self._primary.capabilities
+
+    @property
+    def pending(self) -> Mapping[str, Mapping[TopicPartition, Pending]]:
+        """What the secondary still lacks, by group."""
+        return {group: dict(changes) for group, changes in self._pending.items()}
+
+    @property
+    def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
+        """Pending changes that were given up, because others have changed the primary or the secondary since."""
+        return {group: dict(errors) for group, errors in self._dropped.items()}
+
+    def identity(self) -> StoreIdentity:
+        first, second = self._primary.identity(), self._secondary.identity()
+        return StoreIdentity("dual", f"{first.id}+{second.id}", f"primary: {first.how}; secondary: {second.how}")
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[str]:
+        seen: set[str] = set()
+        for store in (self._primary, self._secondary):
+            for group in store.groups():
+                if group not in seen:
+                    seen.add(group)
+                    yield group
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        asked = None if partitions is None else list(partitions)
+        both = merged(_fetch(self._primary, group, asked), _fetch(self._secondary, group, asked))
+        if both.error is not None:
+            raise both.error
+        failures = dict(both.errors)
+        found: dict[TopicPartition, Offset] = {
+            tp: both.offsets.get(tp, ABSENT)
+            for tp in (both.offsets if asked is None else asked)
+            if tp not in failures
+        }
+        if failures:
+            raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)
+        return found
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        names = iter(groups)
+        while batch := list(islice(names, GROUPS_IN_FLIGHT)):
+            unique = list(dict.fromkeys(batch))
+            first, second = _scan(self._primary, unique), _scan(self._secondary, unique)
+            for group in batch:
+                yield merged(first[group], second[group])
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        """As `OffsetStore.edit`; ``expected`` is compared with the larger of both stores, as `fetch` gives it.
+
+        A change is FAILED where the primary did not take it. Where only the secondary did not, the outcome is the
+        primary's and the result's ``secondary`` has the error. While the secondary cannot be read, changes without
+        ``expected`` still go to the primary, whose own offsets they may not lower; those with ``expected`` fail, since
+        they cannot be compared.
+        """
+        waiting = self.pending  # before this edit adds its own
+        for batch in _batches(edits):
+            yield from self._edit_batch(batch)
+        if waiting:
+            self._retry({g: {tp: p for tp, p in w.items() if self._waits(g, tp) is p} for g, w in waiting.items()})
+
+    def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
+        """Tries all pending changes once more; gives back those that were not written, with their errors.
+
+        A change that the primary has meanwhile left behind is dropped with a `Conflict`, one that the secondary
+        refuses by rule (`Conflict`, `RewindRefused`) as well. All others stay pending.
+        """
+        return self._retry(self.pending)
+
+    def close(self) -> None:
+        """Tries what is pending once more, then closes both stores; what `pending` shows then was never written."""
+        try:
+            self.flush()
+        finally:
+            try:
+                self._primary.close()
+            finally:
+                self._secondary.close()
+
+    def _edit_batch(self, batch: list[GroupEdit]) -> Iterator[GroupEditResult]:
+        first, second = _read(self._primary, batch), _read(self._secondary, batch)
+        decisions = {e.group: self._decide(e, first[e.group], second[e.group]) for e in batch}
+        done = _edit(
+            self._primary,
+            [GroupEdit(e.group, d.primary, e.guard) for e in batch if (d := decisions[e.group]).primary],
+        )
+        writes: dict[str, dict[TopicPartition, Pending]] = {}
+        for group, result in done.items():
+            taken = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
+            for tp in taken:
+                self._forget(group, tp)  # what was pending is replaced by what we write now
+            secondary = decisions[group].secondary
+            writes[group] = {
+                tp: secondary[tp] for tp in taken if not self._holds(outcome_of(second[group], tp), secondary[tp])
+            }
+        errors = self._write_secondary(writes, self._attempts)
+        for edit in batch:
+            group = edit.group
+            yield combined(
+                edit,
+                decisions[group],
+                done.get(group),
+                second[group],
+                errors.get(group, {}),
+                writes.get(group, {}).keys() - errors.get(group, {}).keys(),
+            )
+
+    def _decide(self, edit: GroupEdit, first: GroupOffsets, second: GroupOffsets) -> Decision:
+        decision = Decision({}, {}, {})
+        for tp, change in edit.changes.items():
+            here, there = outcome_of(first, tp), outcome_of(second, tp)
+            waiting = self._waits(edit.group, tp)
+            no = refused(f"group {edit.group}, {tp}", change, here, there, waiting)
+            if no is not None:
+                decision.failed[tp] = no
+                continue
+            unread = there if isinstance(there, OffsetMgrError) else None
+            exactly = here if change.expected is not None and not isinstance(here, OffsetMgrError) else None
+            decision.primary[tp] = Change(change.after, exactly, change.allow_rewind)
+            decision.secondary[tp] = Pending(
+                change.after,
+                None if isinstance(there, OffsetMgrError) else there,
+                change.allow_rewind or (waiting is not None and waiting.lowers),
+                unread or OffsetMgrError(f"group {edit.group}, {tp}", "not written to the secondary yet"),
+            )
+        return decision
+
+    def _holds(self, found: Offset | OffsetMgrError, write: Pending) -> bool:
+        """Whether the secondary holds the value already: then the write is skipped (rule 7)."""
+        return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
+
+    def _retry(
+        self, waiting: Mapping[str, Mapping[TopicPartition, Pending]]
+    ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
+        failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
+        writes: dict[str, dict[TopicPartition, Pending]] = {}
+        for group, found in _scan(self._primary, [g for g, changes in waiting.items() if changes]).items():
+            for tp, pending in waiting[group].items():
+                current = outcome_of(found, tp)
+                if isinstance(current, OffsetMgrError):
+                    failed.setdefault(group, {})[tp] = current
+                elif pending.overtaken(current):
+                    why = "the primary was changed since, so the secondary keeps what it holds"
+                    error = Conflict(f"group {group}, {tp}: pending change dropped", why, actual=current)
+                    failed.setdefault(group, {})[tp] = self._drop(group, tp, error)
+                else:
+                    writes.setdefault(group, {})[tp] = pending
+        for group, errors in self._write_secondary(writes, attempts=1).items():
+            failed.setdefault(group, {}).update(errors)
+        return failed
+
+    def _write_secondary(
+        self, writes: Mapping[str, Mapping[TopicPartition, Pending]], attempts: int
+    ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
+        """Writes to the secondary, again while that may help; what failed becomes pending and is given back."""
+        left = {group: dict(changes) for group, changes in writes.items() if changes}
+        failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
+        for attempt in range(attempts):
+            if attempt:
+                self._clock.sleep(self._backoff_ms / 1000)
+            results = _edit(
+                self._secondary,
+                [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
+            )
+            failed = {g: e for g, e in failed.items() if g not in left}
+            again: dict[str, dict[TopicPartition, Pending]] = {}
+            for group, result in results.items():
+                for tp, pending in left[group].items():
+                    error = result.outcomes[tp].error
+                    if error is None or self._was_written(error, pending):
+                        self._forget(group, tp)
+                        continue
+                    failed.setdefault(group, {})[tp] = self._keep(group, tp, replace(pending, error=error))
+                    if error.retriable:
+                        again.setdefault(group, {})[tp] = pending
+            left = again
+            if not left:
+                break
+        return failed
+
+    def _was_written(self, error: OffsetMgrError, pending: Pending) -> bool:
+        """Whether a conflict is with our own earlier try, whose answer was lost."""
+        return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
+
+    def _waits(self, group: str, tp: TopicPartition) -> Pending | None:
+        return self._pending.get(group, {}).get(tp)
+
+    def _keep(self, group: str, tp: TopicPartition, pending: Pending) -> OffsetMgrError:
+        if isinstance(pending.error, (Conflict, RewindRefused)):
+            # the secondary was changed by others since: trying again would be a blind write
+            return self._drop(group, tp, pending.error)
+        self._pending.setdefault(group, {})[tp] = pending
+        return pending.error
+
+    def _drop(self, group: str, tp: TopicPartition, error: OffsetMgrError) -> OffsetMgrError:
+        self._forget(group, tp)
+        self._dropped.setdefault(group, {})[tp] = error
+        return error
+
+    def _forget(self, group: str, tp: TopicPartition) -> None:
+        if changes := self._pending.get(group):
+            changes.pop(tp, None)
+            if not changes:
+                del self._pending[group]
+
+
+def _batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
+    """Edits in batches of different groups, so that a second edit of a group sees the first."""
+    batch: dict[str, GroupEdit] = {}
+    for edit in edits:
+        if edit.group in batch or len(batch) >= GROUPS_IN_FLIGHT:
+            yield list(batch.values())
+            batch = {}
+        batch[edit.group] = edit
+    if batch:
+        yield list(batch.values())
+
+
+def _read(store: OffsetStore, batch: list[GroupEdit]) -> dict[str, GroupOffsets]:
+    """What a store holds for a batch; of a single group only the partitions that are to be changed."""
+    if len(batch) == 1:
+        return {batch[0].group: _fetch(store, batch[0].group, list(batch[0].changes))}
+    return _scan(store, [edit.group for edit in batch])
+
+
+def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition] | None) -> GroupOffsets:
+    try:
+        found, failures = store.fetch(group, partitions), {}
+    except PartialFailure as partial:
+        found, failures = partial.successes, partial.failures
+    except OffsetMgrError as error:
+        return GroupOffsets(group, {}, error=error)
+    return GroupOffsets(group, {tp: c for tp, c in found.items() if isinstance(c, Committed)}, failures)
+
+
+def _scan(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
+    """One answer a group: where the store as a whole fails, that failure for all that it has not answered."""
+    found: dict[str, GroupOffsets] = {}
+    try:
+        for answer in store.scan(groups) if groups else ():
+            found[answer.group] = answer
+    except OffsetMgrError as error:
+        return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in groups}
+    return found
+
+
+def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
+    """One result a group: where the store as a whole fails, that failure for all that it has not answered."""
+    done: dict[str, GroupEditResult] = {}
+    try:
+        for result in store.edit(edits) if edits else ():
+            done[result.group] = result
+    except OffsetMgrError as error:
+        failed = ChangeOutcome(Verdict.FAILED, None, error)
+        for edit in edits:
+            done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
+    return done

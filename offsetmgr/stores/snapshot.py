@@ -1,0 +1,317 @@
+"""A snapshot file as an `OffsetStore`, and `write_snapshot`, which makes one from any stream of groups.
+
+Reading goes through the format's index, so memory grows with the groups of the file, not with its offsets.  Edits
+rewrite the file: each change is decided against the file (or an earlier change of the same call), the results and the
+new groups are spooled to a temporary file, the whole is merged into a new file that replaces the old one, and only
+then are the results handed out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, Final
+from urllib.parse import quote
+
+from offsetmgr.clock import Clock, SystemClock
+from offsetmgr.errors import (
+    FileFailure,
+    OffsetMgrError,
+    PartialFailure,
+)
+from offsetmgr.formats.base import (
+    Format,
+    GroupEntry,
+    GroupLike,
+    SnapshotHeader,
+    SnapshotReader,
+    WriteReport,
+)
+from offsetmgr.formats.choose import by_name, format_name, open_snapshot
+from offsetmgr.model import ABSENT, Offset, TopicPartition
+from offsetmgr.stores.atomicfile import only_writer, reason, replace_file
+from offsetmgr.stores.base import (
+    Capabilities,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    StoreBase,
+    StoreIdentity,
+)
+from offsetmgr.stores.snapshot_edit import Decider
+
+LOCK_TIMEOUT_MS: Final = 10_000
+_SPOOL_IN_MEMORY: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReport:
+    """What `write_snapshot` wrote; ``lost`` says what the format could not carry, ``size`` is in bytes."""
+
+    path: str
+    groups: int
+    offsets: int
+    errors: int
+    lost: tuple[str, ...]
+    size: int
+
+
+def write_snapshot(
+    path: str | os.PathLike[str],
+    header: SnapshotHeader,
+    groups: Iterable[GroupLike],
+    *,
+    format: str | None = None,
+    group: str | None = None,
+    overwrite: bool = False,
+    keep_errors: bool = False,
+    clock: Clock | None = None,
+) -> SnapshotReport:
+    """Writes a snapshot file, atomically, holding a few groups in memory at a time.
+
+    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. A group or partition that could not be read
+    ends it with an error, unless ``keep_errors`` is given and the format (Avro) can record it; then it is recorded as
+    unreadable. An existing file is refused unless ``overwrite``; after any failure it is as it was.
+
+    Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and what ``groups`` raises.
+    """
+    where = Path(path)
+    form = by_name(format_name(str(path), format), group)
+
+    def write(stream: BinaryIO) -> tuple[WriteReport, int]:
+        report = form.write(stream, header, groups, keep_errors=keep_errors)
+        return report, stream.tell()
+
+    if not overwrite and where.exists():  # before the lock and before anything is read from the source
+        raise FileFailure(f"file {path}", "exists already", "choose another name, or say that it may be overwritten")
+    with only_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
+        report, size = replace_file(where, write, overwrite=overwrite)
+    return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
+
+
+class SnapshotStore(StoreBase):
+    """``file:PATH[?format=csv|avro|zk|json|spark&group=G]``.
+
+    ``group`` is for files that do not name it: CSV without a group column, and Spark's JSON. Reading a file that does
+    not exist is an error; an edit creates it. Raises `UsageError` where the format cannot be told.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,
+        group: str | None = None,
+        *,
+        clock: Clock | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    ) -> None:
+        self._path = Path(path)
+        self._name = format_name(str(path), format)
+        self._given_format = format
+        self._group = group
+        self._form = by_name(self._name, group if self._name in ("csv", "spark") else None)
+        self._clock = clock or SystemClock()
+        self._lock_timeout_ms = lock_timeout_ms
+        self._opened: _Opened | None = None
+
+    @property
+    def uri(self) -> str:
+        options = [f"{k}={quote(v, safe='')}" for k, v in (("format", self._given_format), ("group", self._group)) if v]
+        return f"file:{quote(str(self._path))}" + ("?" + "&".join(options) if options else "")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        carries = self._form.carries
+        return Capabilities(carries.metadata, carries.leader_epoch, carries.commit_timestamp, conditional="file")
+
+    @property
+    def header(self) -> SnapshotHeader | None:
+        """Where the snapshot comes from; None where its format does not carry it. Raises as `fetch`."""
+        return self._open().reader.header
+
+    def identity(self) -> StoreIdentity:
+        """The snapshot's own id; for formats without one, the hash of the content (which an edit changes).
+
+        Raises `FileFailure`, `MalformedData`.
+        """
+        opened = self._open()
+        if opened.reader.header is not None:
+            return StoreIdentity("file", opened.reader.header.snapshot_id, "the snapshot's own id")
+        digest = hashlib.sha256()
+        opened.stream.seek(0)
+        while data := opened.stream.read(1 << 20):
+            digest.update(data)
+        how = "SHA-256 of the file's content, which changes with every edit"
+        return StoreIdentity("file", f"sha256:{digest.hexdigest()}", how)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[str]:
+        with self._open() as reader:
+            yield from reader.groups()
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        with self._open() as reader:
+            entry = reader.find(group) or GroupEntry(group, {})
+        if entry.error is not None:
+            raise entry.error
+        asked = [*entry.offsets, *entry.errors] if partitions is None else list(partitions)
+        failures = {tp: entry.errors[tp] for tp in asked if tp in entry.errors}
+        found: dict[TopicPartition, Offset] = {
+            tp: entry.offsets.get(tp, ABSENT) for tp in asked if tp not in entry.errors
+        }
+        if failures:
+            raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)
+        return found
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        with self._open() as reader:
+            for group in groups:
+                try:
+                    entry = reader.find(group) or GroupEntry(group, {})
+                except OffsetMgrError as error:
+                    entry = GroupEntry(group, {}, error=error)
+                yield GroupOffsets(group, entry.offsets, entry.errors, entry.error)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.retire()
+            self._opened = None
+
+    def _open(self) -> _Opened:
+        """The file as it is now, checked; opened anew where somebody has replaced or changed it since."""
+        what = f"snapshot {self._path}"
+        try:
+            signature = _signature(self._path.stat())
+            if self._opened is not None and self._opened.signature == signature:
+                return self._opened
+            self.close()
+            stream = self._path.open("rb")
+        except OSError as error:
+            raise FileFailure(what, reason(error)) from error
+        try:
+            reader = open_snapshot(stream, self._name, self._group, what=what)
+        except OSError as error:
+            stream.close()
+            raise FileFailure(what, reason(error)) from error
+        except BaseException:
+            stream.close()
+            raise
+        self._opened = _Opened(reader, stream, signature)
+        return self._opened
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        """As `OffsetStore.edit`; all edits of one call are one replacement of the file, all or nothing.
+
+        Raises `FileFailure` where the file cannot be written, `MalformedData` where it cannot be read; then nothing
+        of this call was written.
+        """
+        with tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY) as spool:
+            with only_writer(self._path, self._clock, self._lock_timeout_ms):
+                count = self._edit_locked(edits, spool)
+            spool.seek(0)
+            for _ in range(count):
+                result, _ = pickle.load(spool)
+                yield result
+
+    def _edit_locked(self, edits: Iterable[GroupEdit], spool: IO[bytes]) -> int:
+        """Spools the result and the new state of each edit, then rewrites the file; gives back their number."""
+        with self._open_or_new() as reader:
+            writer = Decider(reader.format, self.capabilities)
+            newest: dict[str, int] = {}
+            count = 0
+            for edit in edits:
+                if edit.group in newest:
+                    entry = _spooled(spool, newest[edit.group])
+                else:
+                    entry = reader.find(edit.group) or GroupEntry(edit.group, {})
+                spool.seek(0, io.SEEK_END)
+                result, after = writer.decide(entry, edit)
+                if after is not None:
+                    newest[edit.group] = spool.tell()
+                pickle.dump((result, after), spool, pickle.HIGHEST_PROTOCOL)
+                count += 1
+            if newest:
+                self._rewrite(reader, newest, spool)
+        return count
+
+    def _open_or_new(self) -> _Opened:
+        if os.path.lexists(self._path):
+            return self._open()
+        return _Opened(_NoReader(self._form, SnapshotHeader.new(self.uri, "file", clock=self._clock)), io.BytesIO(), ())
+
+    def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], spool: IO[bytes]) -> None:
+        def merged() -> Iterator[GroupEntry]:
+            for entry in reader.read():
+                place = newest.pop(entry.group, None)
+                yield entry if place is None else _spooled(spool, place)
+            for place in newest.values():
+                yield _spooled(spool, place)
+
+        kept = (entry for entry in merged() if entry.offsets or entry.errors or entry.error)
+        header = reader.header or SnapshotHeader.new(self.uri, "file", clock=self._clock)
+        form = reader.format
+        replace_file(self._path, lambda stream: form.write(stream, header, kept, keep_errors=True), overwrite=True)
+
+
+class _Opened:
+    """An open file with those who are reading it; closed when it is out of date and the last reader has left."""
+
+    def __init__(self, reader: SnapshotReader, stream: BinaryIO, signature: tuple[int, ...]) -> None:
+        self.reader = reader
+        self.stream = stream
+        self.signature = signature
+        self._users = 0
+        self._retired = False
+
+    def __enter__(self) -> SnapshotReader:
+        self._users += 1
+        return self.reader
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        self._close_if_unused()
+
+    def retire(self) -> None:
+        self._retired = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._retired and self._users == 0:
+            self.stream.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _NoReader:
+    """What is read of a file that does not exist yet, while an edit creates it."""
+
+    format: Format
+    header: SnapshotHeader | None
+
+    def groups(self) -> Iterator[str]:
+        return iter(())
+
+    def read(self) -> Iterator[GroupEntry]:
+        return iter(())
+
+    def find(self, group: str) -> GroupEntry | None:  # noqa: ARG002
+        return None
+
+
+def _spooled(spool: IO[bytes], place: int) -> GroupEntry:
+    spool.seek(place)
+    _, entry = pickle.load(spool)
+    assert isinstance(entry, GroupEntry)  # only places of edits that change something are looked up
+    return entry
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,0 +1,100 @@
+"""What becomes of the changes to one group of a snapshot: pure, no file in sight."""
+
+from __future__ import annotations
+
+import io
+from typing import Final
+
+from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
+from offsetmgr.formats.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
+from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    Verdict,
+    same_value,
+)
+
+HOW: Final = "the file was locked and replaced as a whole"
+
+
+class Decider:
+    """Decides what becomes of a group's changes; writes nothing."""
+
+    def __init__(self, form: Format, capabilities: Capabilities) -> None:
+        self._form = form
+        self._capabilities = capabilities
+        self._names: dict[tuple[str, str], OffsetMgrError | None] = {}
+
+    def decide(self, entry: GroupEntry, edit: GroupEdit) -> tuple[GroupEditResult, GroupEntry | None]:
+        """The result, and the group as it will be (None where nothing changes)."""
+        self._names.clear()  # one group's names at a time
+        offsets = dict(entry.offsets)
+        outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
+        written = any(outcome.verdict is Verdict.WRITTEN for outcome in outcomes.values())
+        after = GroupEntry(edit.group, offsets, entry.errors, entry.error) if written else None
+        return GroupEditResult(edit.group, outcomes, atomic=True, how=HOW), after
+
+    def _decide_one(
+        self, entry: GroupEntry, tp: TopicPartition, change: Change, offsets: dict[TopicPartition, Committed]
+    ) -> ChangeOutcome:
+        if unreadable := entry.error or entry.errors.get(tp):
+            return ChangeOutcome(Verdict.FAILED, None, unreadable)
+        held: Offset = entry.offsets.get(tp, ABSENT)
+        where = f"group {entry.group}, {tp}"
+        error = _refusal(where, tp.partition, held, change)
+        if error is None and change.after is not None:
+            error = self._cannot_carry(entry.group, tp.topic)
+        if error is not None:
+            return ChangeOutcome(Verdict.FAILED, held, error)
+        if same_value(held, change.after, self._capabilities):
+            return ChangeOutcome(Verdict.UNCHANGED, held)
+        if change.after is None:
+            del offsets[tp]
+        else:
+            offsets[tp] = self._carried(change.after)
+        return ChangeOutcome(Verdict.WRITTEN, held)
+
+    def _carried(self, value: OffsetAndMetadata) -> Committed:
+        can = self._capabilities
+        return Committed(
+            value.offset,
+            value.metadata if can.metadata else "",
+            value.leader_epoch if can.leader_epoch else None,
+            value.commit_timestamp if can.commit_timestamp else None,
+        )
+
+    def _cannot_carry(self, group: str, topic: str) -> OffsetMgrError | None:
+        """Why the format cannot hold these names: found out by writing them to nowhere."""
+        if (group, topic) not in self._names:
+            probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
+            try:
+                self._form.write(io.BytesIO(), SnapshotHeader("", 0), [probe])
+                self._names[group, topic] = None
+            except OffsetMgrError as error:
+                self._names[group, topic] = error
+        return self._names[group, topic]
+
+
+def _refusal(where: str, partition: int, held: Offset, change: Change) -> OffsetMgrError | None:
+    after = change.after
+    if after is not None and not 0 <= after.offset <= MAX_OFFSET:
+        return UsageError(where, f"{after.offset} is not an offset")
+    if after is not None and not 0 <= partition <= MAX_PARTITION:
+        return UsageError(where, f"{partition} is not the number of a partition")
+    if change.expected is not None:
+        expected = change.expected.offset if isinstance(change.expected, Committed) else None
+        actual = held.offset if isinstance(held, Committed) else None
+        if expected != actual:
+            why = f"holds {_said(actual)} where {_said(expected)} was expected"
+            return Conflict(where, why, "read it again", actual=held)
+    if after is not None and isinstance(held, Committed) and after.offset < held.offset and not change.allow_rewind:
+        return RewindRefused(where, f"{after.offset} is below the committed {held.offset}", "allow rewinds if meant")
+    return None
+
+
+def _said(offset: int | None) -> str:
+    return "no commit" if offset is None else str(offset)
