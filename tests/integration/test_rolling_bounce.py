@@ -1,0 +1,247 @@
+"""Rolling bounces of a real old group (three 0.10.2.2 members under load, half of the partitions without traffic)."""
+
+from __future__ import annotations
+
+import shlex
+import socketserver
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.errors import GateRefused
+from offsetmgr.migration.bounce import BounceOutcome, BounceResult, BounceSpec, bounce, plan_bounce
+from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.runbook import check_phase, write_runbook
+from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, OldConsumer
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.zookeeper import ZookeeperStore
+
+PARTITIONS = 8
+BUSY = (0, 2, 4, 6)
+IDLE = (1, 3, 5, 7)
+AUTO_COMMIT_MS = 300
+RULES = Rules(accept_idle=True, quiet_ms=1_500)
+WINDOW = Window(seconds=40, poll_seconds=0.15)
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
+
+
+class Load:
+    """A steady producer: numbered messages to the busy partitions, and single ones wherever a test wants them."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all"})
+        self._lock = threading.Lock()
+        self._sent: Counter[int] = Counter()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def send(self, partition: int, count: int = 1) -> None:
+        with self._lock:
+            for _ in range(count):
+                number = self._sent[partition]
+                self._producer.produce(self.topic, key=str(partition), value=str(number), partition=partition)
+                self._sent[partition] += 1
+        self._producer.poll(0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.05):
+            for partition in BUSY:
+                self.send(partition, 2)
+
+    def __enter__(self) -> Load:
+        for partition in IDLE:
+            self.send(partition, 10)
+        self._producer.flush(30)
+        self._thread.start()
+        return self
+
+    def end(self) -> Counter[int]:
+        """Stops the load and says how many messages each partition has."""
+        self._stop.set()
+        self._thread.join(30)
+        assert self._producer.flush(30) == 0
+        return self._sent
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Fleet:
+    """Three members, and a small server through which a shell command restarts one of them in another phase."""
+
+    def __init__(self, folder: Path, zookeeper: str, group: str, topic: str) -> None:
+        self.members = [
+            OldConsumer(
+                folder / f"member-{n}",
+                zookeeper=zookeeper,
+                group=group,
+                topic=topic,
+                auto_commit_interval_ms=AUTO_COMMIT_MS,
+            )
+            for n in range(3)
+        ]
+        self.restarted: list[str] = []
+        fleet = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                member, phase = self.rfile.readline().decode().split()
+                fleet.restart(member, Phase(phase))
+                self.wfile.write(b"restarted\n")
+
+        socket = folder / "s"
+        self._server = socketserver.ThreadingUnixStreamServer(str(socket), Handler)
+        script = folder / "restart.py"
+        script.write_text(
+            "import socket, sys\n"
+            "s = socket.socket(socket.AF_UNIX)\n"
+            f"s.connect({str(socket)!r})\n"
+            "s.sendall(' '.join(sys.argv[1:]).encode() + b'\\n')\n"
+            "answer = s.makefile().readline()\n"
+            "print(answer)\n"
+            "sys.exit(answer != 'restarted\\n')\n"
+        )
+        self.command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{member}} {{phase}}"
+
+    def member(self, member_id: str) -> OldConsumer:
+        return next(m for m in self.members if m.member_id == member_id)
+
+    def restart(self, member_id: str, phase: Phase) -> None:
+        member = self.member(member_id)
+        member.stop()
+        member.offsets_storage = "kafka" if phase.commits_to_kafka else "zookeeper"
+        member.dual_commit = phase is Phase.DUAL
+        member.start()
+        self.restarted.append(member_id)
+
+    def seen(self) -> Counter[tuple[int, int]]:
+        """How often each message number of each partition was consumed."""
+        return Counter((m.partition, int(m.value or b"-1")) for each in self.members for m in each.messages())
+
+    def __enter__(self) -> Fleet:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        for member in self.members:
+            member.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        for member in self.members:
+            member.stop()
+
+
+@pytest.fixture
+def view(kafka: KafkaBroker) -> Iterator[GroupView]:
+    with (
+        ZookeeperStore(kafka.zookeeper) as zookeeper,
+        KafkaStore(kafka.bootstrap) as store,
+        KafkaCluster(kafka.bootstrap) as cluster,
+    ):
+        yield GroupView(ZookeeperRegistry(zookeeper.session), zookeeper, store, cluster)
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.1)
+
+
+def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_repeated(
+    kafka: KafkaBroker, view: GroupView, make_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    topic, group = make_topic(f"t-{unique}", PARTITIONS), f"g-{unique}"
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} {text}\n")
+
+    with Load(kafka.bootstrap, topic) as load, Fleet(tmp_path, kafka.zookeeper, group, topic) as fleet:
+
+        def spec(to: Phase, start: Phase | None = None) -> BounceSpec:
+            return BounceSpec(group, to, fleet.command, start=start, rules=RULES, window=WINDOW)
+
+        def change(to: Phase) -> BounceResult:
+            before = {m.member_id for m in fleet.members}
+            result = bounce(view, spec(to), tmp_path / f"{len(fleet.restarted)}-{to.value}.json", tell=tell)
+            assert (result.why, result.outcome) == ("", BounceOutcome.DONE)
+            assert set(fleet.restarted[-3:]) == before
+            assert result.report is not None and result.report.passed
+            return result
+
+        wait_for(
+            lambda: len(view.observe(group).owners) == PARTITIONS and len(fleet.seen()) > 200, "the group consumes"
+        )
+        # The direct change is refused by what is seen, and by what is said; the runbook leads through dual.
+        with pytest.raises(GateRefused, match=r"zookeeper -> kafka directly.*Kafka has no offset"):
+            bounce(view, spec(Phase.KAFKA), tmp_path / "direct.json", tell=tell)
+        book = write_runbook(view, group, Phase.KAFKA, window=WINDOW)
+        assert [str(s.change) for s in book.stages] == ["zookeeper -> dual", "dual -> kafka"]
+        assert fleet.restarted == []
+
+        planned = plan_bounce(view, spec(Phase.DUAL))
+        assert [s.member for s in planned.steps] == sorted(m.member_id for m in fleet.members)
+        assert fleet.restarted == []
+
+        change(Phase.DUAL)
+        passed = check_phase(view, group, Phase.DUAL, baseline=book.baseline, rules=RULES, window=WINDOW)
+        assert passed.passed
+        change(Phase.KAFKA)
+        # Traffic that only Kafka hears of: ZooKeeper falls behind on a partition that then stands still.
+        load.send(1, 5)
+        idle = TopicPartition(topic, 1)
+        wait_for(lambda: _offset(view.kafka.fetch(group)[idle]) == 15, "the five are committed")
+        assert _offset(view.zookeeper.fetch(group)[idle]) == 10
+        with pytest.raises(GateRefused, match=r"kafka -> zookeeper directly.*repeated"):
+            bounce(view, spec(Phase.ZOOKEEPER), tmp_path / "direct-back.json", tell=tell)
+
+        back = change(Phase.DUAL)
+        assert [(c.partition, c.before, c.after, c.outcome) for c in back.copies if c.partition == 1] == [
+            (1, 10, 15, "written")
+        ]
+        assert _offset(view.zookeeper.fetch(group)[idle]) == 15
+        change(Phase.ZOOKEEPER)
+        assert len(fleet.restarted) == 12
+        tell("all four changes done")
+        assert [n for n, times in fleet.seen().items() if times > 1] == []
+
+        # One member is killed: it repeats no more than what it had consumed since its last commit.
+        victim = fleet.members[0]
+        victim.freeze()
+        owned = view.observe(group).owned_by(victim.member_id)
+        committed = view.zookeeper.fetch(group, owned)
+        consumed = [m for m in victim.messages() if TopicPartition(topic, m.partition) in owned]
+        uncommitted = {
+            (m.partition, m.offset)
+            for m in consumed
+            if m.offset >= _offset(committed[TopicPartition(topic, m.partition)])
+        }
+        victim.kill()
+        victim.start()
+
+        sent = load.end()
+        everything = {(p, n) for p, count in sent.items() for n in range(count)}
+        wait_for(lambda: everything <= set(fleet.seen()), "every message is consumed")
+        repeated = {message for message, times in fleet.seen().items() if times > 1}
+        tell(f"{len(everything)} messages, {len(uncommitted)} uncommitted at the kill, {len(repeated)} repeated")
+        assert repeated <= uncommitted
+        assert set(fleet.seen()) == everything
+
+
+def _offset(found: object) -> int:
+    assert isinstance(found, Committed), found
+    return found.offset
