@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -47,7 +48,10 @@ class Edit:
         self.yes = yes
         self.output = output
         self.image = Path(image) if image else None
-        self.image_path: Path | None = None
+        self.asked = False
+        """Whether somebody (or --yes) has agreed to this edit."""
+        self.failed: set[str] = set()
+        """Groups of which something was refused or failed."""
 
     def run(self, groups: Iterable[GroupProposal], *, guard: Guard = Guard.LOCK) -> int:
         """Shows, asks, acts, reports; the exit code is 1 where anything was refused or failed."""
@@ -64,6 +68,7 @@ class Edit:
             else:
                 note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
                 confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
+                self.asked = True
                 return self._act(proposal, guard) or (FAILED if problems else 0)
             return FAILED if problems else 0
 
@@ -80,6 +85,7 @@ class Edit:
     def _list_problems(self, proposal: Proposal) -> int:
         if not proposal.counts.problems:
             return 0
+        self.failed = {g.group for g in proposal if g.problem or any(c.problem for c in g.changes)}
         problems = ((g.group, c.partition, c.problem) for g in proposal for c in g.changes if c.problem is not None)
         whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
         return _list_failures((*whole,), problems)
@@ -99,6 +105,7 @@ class Edit:
                     verdicts[outcome.verdict] += 1
                     if outcome.error is not None:
                         failures.append((result.group, tp, outcome.error))
+                        self.failed.add(result.group)
                 if not result.atomic:
                     not_atomic.add(result.how)
                 others[result.group] = {
@@ -123,12 +130,12 @@ class Edit:
         note(f"undo: {self._undo(path)}")
         return FAILED if failures else 0
 
-    def _images_kept(self, path: Path) -> None:
-        self.image_path = path
+    @staticmethod
+    def _images_kept(path: Path) -> None:
         note(f"before-images: {path}")
 
     def _undo(self, path: Path) -> str:
-        return f"offsetmgr offsets import {path} --store '{self.store.uri}' --execute"
+        return f"offsetmgr offsets import {quote(str(path))} --store {quote(self.store.uri)} --execute"
 
 
 def _amount(writes: int, groups: int) -> str:

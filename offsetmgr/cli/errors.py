@@ -27,6 +27,10 @@ class Interrupted(KeyboardInterrupt):
         self.left = left
 
 
+class Declined(Exception):
+    """The answer to a question was no: nothing was done."""
+
+
 def report(error: BaseException, *, debug: bool = False) -> int:
     """Writes ``error`` to stderr as people should see it, and gives the exit code that goes with it."""
     if debug:
@@ -35,6 +39,9 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         left = error.left if isinstance(error, Interrupted) else "what was under way may be half done"
         _line(f"interrupted: {left}")
         return INTERRUPTED
+    if isinstance(error, Declined):
+        _line("nothing was done")
+        return FAILED
     if isinstance(error, OffsetMgrError):
         return _report_ours(error)
     if (message := _command_line_message(error)) is not None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,9 +24,12 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import Committed, GroupDescription
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
@@ -231,7 +234,26 @@ def delete(
     chosen = choose_groups(store, names, all_groups=all_groups)
     require_idle(connect.directory(), chosen, "deletion")
     edit = Edit("groups delete", store, execute=execute, yes=yes, output=output, image=before_image)
-    finish(edit.run(propose_delete(store, chosen, ALL_TOPICS)))
+    code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
+    if execute:
+        if not edit.asked:
+            confirm(f"groups delete: remove {len(chosen)} groups that hold no offsets?", yes=yes)
+        code = _remove(store, [name for name in chosen if name not in edit.failed]) or code
+    finish(code)
+
+
+def _remove(store: OffsetStore, groups: list[str]) -> int:
+    """Removes groups whose offsets are gone, where the store keeps groups beside offsets."""
+    from offsetmgr.operations.edits import remove_groups
+
+    code = 0
+    for name, error in remove_groups(store, groups):
+        if error is not None:
+            note(f"error: {error}")
+            code = FAILED
+        else:
+            note(f"removed group {name!r}")
+    return code
 
 
 Source = Annotated[str, typer.Argument(metavar="GROUP", help="The group that is there.", show_default=False)]
@@ -304,3 +326,4 @@ def rename(
     # asked once already, for the whole of it
     second = Edit("groups rename delete", store, execute=True, yes=True, output=OutputFormat.TABLE, image=image)
     finish(second.run(propose_delete(store, [source], ALL_TOPICS)))
+    finish(_remove(store, [source]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -42,8 +43,8 @@ OFFSETS: Final = (
     Column("commit_timestamp", right=True, optional=True, title="COMMITTED-AT"),
 )
 LAG: Final = (
-    *OFFSETS,
-    Column("log_start_offset", right=True, title="LOG-START"),
+    *(c if c.name in ("group", "topic", "partition", "offset") else replace(c, detail=True) for c in OFFSETS),
+    Column("log_start_offset", right=True, detail=True),
     Column("log_end_offset", right=True, title="LOG-END"),
     Column("lag", right=True),
     Column("note", optional=True),

@@ -16,6 +16,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from offsetmgr.cli.errors import Declined
 from offsetmgr.errors import UsageError
 
 BATCH: Final = 4_000
@@ -39,13 +40,16 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: ``name`` as programs see it; ``right`` aligns numbers; ``optional`` leaves it out of a table in
-    which it is empty."""
+    """A column: ``name`` as programs see it, ``title`` as people do; ``right`` aligns numbers.
+
+    ``optional`` leaves it out of a table in which it is empty, ``detail`` out of every table.
+    """
 
     name: str
     right: bool = False
     optional: bool = False
     title: str = ""
+    detail: bool = False
 
 
 class _Cells(dict[Any, str]):
@@ -128,7 +132,11 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
         ]
         if not count:
             whole = len(batch) < BATCH
-            shown = [i for i, c in enumerate(columns) if not (whole and c.optional and set(cells[i]) <= {"-", ""})]
+            shown = [
+                i
+                for i, c in enumerate(columns)
+                if not (c.detail or (whole and c.optional and set(cells[i]) <= {"-", ""}))
+            ]
             template = _table_template(columns, cells, shown)
             titles = tuple(columns[i].title or columns[i].name.upper().replace("_", "-") for i in shown)
             sys.stdout.write((template % titles).rstrip() + "\n")
@@ -154,8 +162,7 @@ def note(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked; leaves by `KeyboardInterrupt`'s way, with
-    nothing done, where the answer is no."""
+    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked, `Declined` where the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -164,10 +171,6 @@ def confirm(question: str, *, yes: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Declined
-
-
-class Declined(Exception):
-    """The answer was no: nothing was done."""
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

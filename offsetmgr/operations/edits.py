@@ -6,6 +6,7 @@ Each is a stream of `GroupProposal`; nothing is written here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
 from offsetmgr.formats.images import GroupImages
@@ -36,6 +37,34 @@ def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelec
         if not changes and topics.patterns:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
         yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)), problem)
+
+
+@runtime_checkable
+class RemovesGroups(Protocol):
+    """A store that knows groups beside their offsets, so that a group can be empty and still there."""
+
+    def delete_group(self, group: str) -> object:
+        """Deletes the group with all that it holds. Raises `GroupActive`, `GroupNotFound`."""
+        ...
+
+
+def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+    """Removes groups whose offsets were deleted before (with before-images); one that has offsets again is a
+    `Conflict` and stays. Gives nothing for stores in which a group is nothing but its offsets."""
+    if not isinstance(store, RemovesGroups):
+        return
+    for group in groups:
+        try:
+            if store.fetch(group):
+                yield group, Conflict(f"group {group!r}", "somebody committed to it meanwhile, so it stays")
+                continue
+            store.delete_group(group)
+        except GroupNotFound:
+            yield group, None  # with its last offset it went by itself
+        except OffsetMgrError as error:
+            yield group, error
+        else:
+            yield group, None
 
 
 def propose_import(
