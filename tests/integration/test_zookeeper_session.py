@@ -1,0 +1,391 @@
+"""`ZookeeperSession` on real servers: reads both ways, transactions, watches, and every way to lose a server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import AuthenticationFailed, NotAuthorized, ServerError, TimedOut, Unreachable
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.jute import Code, NodeData
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Check, Create, Delete, Operation, SetData, State
+
+pytestmark = pytest.mark.servers
+
+
+def connect(server: ZooKeeperServer, timeout_ms: int = 20_000, chroot: str = "") -> ZookeeperSession:
+    return ZookeeperSession(server.connect + chroot, ConnectionConfig(timeout_ms=timeout_ms))
+
+
+@pytest.fixture(params=["zookeeper", "zookeeper34"])
+def server(request: pytest.FixtureRequest) -> ZooKeeperServer:
+    """A server that answers multi-reads, and one that does not."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, ZooKeeperServer)
+    return found
+
+
+@pytest.fixture
+def session(server: ZooKeeperServer) -> Iterator[ZookeeperSession]:
+    with connect(server) as session:
+        yield session
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A server that the test may kill and freeze."""
+    with ZooKeeperServer(tmp_path / "own") as server:
+        yield server
+
+
+def create_all(session: ZookeeperSession, paths: list[str], data: bytes = b"") -> None:
+    for begin in range(0, len(paths), 400):
+        outcome = session.transaction([Create(path, data) for path in paths[begin : begin + 400]])
+        assert outcome.state is State.COMMITTED, outcome
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_many_nodes_are_read_in_the_order_asked_with_the_missing_ones_between(
+    session: ZookeeperSession, unique: str
+) -> None:
+    names = [f"/{unique}/n{n}" for n in range(1300)]
+    operations: list[Operation] = [Create(f"/{unique}"), *(Create(n, n.encode()) for n in names if not n.endswith("7"))]
+    for begin in range(0, len(operations), 400):
+        assert session.transaction(operations[begin : begin + 400]).state is State.COMMITTED
+
+    found = session.get_many(names)
+
+    assert [node.data if isinstance(node, NodeData) else node for node in found] == [
+        None if name.endswith("7") else name.encode() for name in names
+    ]
+
+
+def test_children_of_many_nodes_tell_a_leaf_from_a_missing_node(session: ZookeeperSession, unique: str) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/a", f"/{unique}/a/x", f"/{unique}/a/ü", f"/{unique}/b"])
+
+    found = session.children_many([f"/{unique}/{name}" for name in ("a", "missing", "b")])
+
+    assert isinstance(found[0], list)
+    assert (sorted(found[0]), found[1], found[2]) == (["x", "ü"], None, [])
+
+
+def test_the_stat_tells_version_times_and_owner(session: ZookeeperSession, unique: str) -> None:
+    before = time.time_ns() // 1_000_000
+    create_all(session, [f"/{unique}"], b"one")
+    assert session.transaction([SetData(f"/{unique}", b"two", 0)]).state is State.COMMITTED
+
+    node = session.get(f"/{unique}")
+
+    assert node is not None
+    assert (node.data, node.version, node.ephemeral_owner) == (b"two", 1, 0)
+    assert before - 1000 <= node.ctime_ms <= node.mtime_ms <= time.time_ns() // 1_000_000 + 1000
+    assert node.czxid > 0
+
+
+def test_a_node_that_may_not_be_read_is_an_error_of_its_own(
+    session: ZookeeperSession, server: ZooKeeperServer, unique: str
+) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/open"])
+    other = KazooClient(server.connect, auth_data=[("digest", "boss:sesame")])
+    other.start()
+    other.create(f"/{unique}/shut", b"", acl=[make_digest_acl("boss", "sesame", all=True)])
+    other.stop()
+    other.close()
+
+    opened, shut, missing = session.get_many([f"/{unique}/{name}" for name in ("open", "shut", "missing")])
+
+    assert isinstance(opened, NodeData)
+    assert isinstance(shut, NotAuthorized)
+    assert f"/{unique}/shut" in str(shut)
+    assert missing is None
+
+
+def test_credentials_of_the_config_open_a_node(server: ZooKeeperServer, unique: str) -> None:
+    config = ConnectionConfig(timeout_ms=20_000, zookeeper_auth=(("digest", "boss:sesame"),))
+    other = KazooClient(server.connect, auth_data=[("digest", "boss:sesame")])
+    other.start()
+    other.create(f"/{unique}", b"secret", acl=[make_digest_acl("boss", "sesame", all=True)])
+    other.stop()
+    other.close()
+
+    with ZookeeperSession(server.connect, config) as session:
+        node = session.get(f"/{unique}")
+
+    assert node is not None and node.data == b"secret"
+
+
+def test_a_tree_is_read_whole(session: ZookeeperSession, unique: str) -> None:
+    names = [f"/{unique}", f"/{unique}/a", f"/{unique}/a/b", f"/{unique}/c"]
+    create_all(session, names)
+
+    assert sorted(session.tree(f"/{unique}")) == names
+    assert session.tree(f"/{unique}-missing") == {}
+
+
+def test_whether_the_server_answers_multi_reads_is_asked_once_and_the_old_server_is_read_all_the_same(
+    zookeeper: ZooKeeperServer, zookeeper34: ZooKeeperServer
+) -> None:
+    seen = []
+    for server in (zookeeper, zookeeper34):
+        with connect(server) as session:
+            assert session._multi_read is None
+            children = session.children("/")
+            assert children is not None and "zookeeper" in children
+            first = session.session_id
+            for _ in range(3):  # a second question would make the old server drop the connection again
+                assert session.get("/zookeeper") is not None
+            assert session.session_id == first
+            seen.append(session._multi_read)
+
+    assert seen == [True, False]
+
+
+# --- chroot ---------------------------------------------------------------------------------------
+
+
+def test_a_missing_chroot_is_an_error_and_never_an_empty_answer(server: ZooKeeperServer, unique: str) -> None:
+    with connect(server, chroot=f"/{unique}") as session:
+        for read in (session.get, session.children, session.tree):
+            with pytest.raises(ServerError, match=f"chroot /{unique} does not exist"):
+                read("/consumers")
+
+
+def test_paths_are_relative_to_the_chroot(server: ZooKeeperServer, session: ZookeeperSession, unique: str) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/deep"])
+
+    with connect(server, chroot=f"/{unique}/deep") as inner:
+        assert inner.transaction([Create("/x", b"1")]).state is State.COMMITTED
+        assert inner.children("/") == ["x"]
+        node = inner.get("/x")
+
+    assert node is not None and node.data == b"1"
+    assert session.children(f"/{unique}/deep") == ["x"]
+
+
+def test_a_chroot_deleted_under_a_live_session_is_noticed(
+    server: ZooKeeperServer, session: ZookeeperSession, unique: str
+) -> None:
+    create_all(session, [f"/{unique}"])
+    with connect(server, chroot=f"/{unique}") as inner:
+        assert inner.children("/consumers") is None
+        assert session.transaction([Delete(f"/{unique}", 0)]).state is State.COMMITTED
+
+        with pytest.raises(ServerError, match="does not exist"):
+            inner.children("/consumers")
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def test_a_transaction_happens_whole_or_not_at_all_and_names_the_culprit(
+    session: ZookeeperSession, unique: str
+) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/there"])
+
+    outcome = session.transaction(
+        [Create(f"/{unique}/one"), Create(f"/{unique}/there"), Create(f"/{unique}/two")],
+    )
+
+    assert (outcome.state, outcome.culprit, outcome.code) == (State.REFUSED, 1, Code.NODE_EXISTS)
+    assert session.children(f"/{unique}") == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        (lambda path: SetData(f"{path}/there", b"", 3), Code.BAD_VERSION),
+        (lambda path: Check(f"{path}/there", 3), Code.BAD_VERSION),
+        (lambda path: SetData(f"{path}/missing", b"", 0), Code.NO_NODE),
+        (lambda path: Create(f"{path}/missing/below"), Code.NO_NODE),
+        (lambda path: Delete(path, 0), Code.NOT_EMPTY),
+    ],
+)
+def test_why_a_transaction_is_refused(
+    session: ZookeeperSession, unique: str, operation: Callable[[str], Operation], code: Code
+) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/there"])
+
+    outcome = session.transaction([Check(f"/{unique}", 0), operation(f"/{unique}")])
+
+    assert (outcome.state, outcome.culprit, outcome.code) == (State.REFUSED, 1, code)
+
+
+def test_several_transactions_each_have_their_own_outcome_in_order(session: ZookeeperSession, unique: str) -> None:
+    outcomes = session.transactions(
+        [[Create(f"/{unique}")], *([Create(f"/{unique}/{n % 10}")] for n in range(20)), [Create(f"/{unique}/last")]]
+    )
+
+    assert [o.state for o in outcomes] == [State.COMMITTED] * 11 + [State.REFUSED] * 10 + [State.COMMITTED]
+
+
+# --- watches --------------------------------------------------------------------------------------
+
+
+class Heard:
+    """What a watch said; waited for with a deadline."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self._event = threading.Event()
+
+    def __call__(self, path: str) -> None:
+        self.paths.append(path)
+        self._event.set()
+
+    def wait(self) -> list[str]:
+        assert self._event.wait(20), "the watch said nothing"
+        return self.paths
+
+
+def test_a_watch_on_children_tells_once(session: ZookeeperSession, unique: str) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/a"])
+    heard = Heard()
+
+    assert session.watch_children(f"/{unique}", heard) == ["a"]
+    create_all(session, [f"/{unique}/b"])
+
+    assert heard.wait() == [f"/{unique}"]
+    create_all(session, [f"/{unique}/c"])
+    session.sync()
+    assert heard.paths == [f"/{unique}"]
+
+
+def test_a_watch_on_data_tells_of_a_change(server: ZooKeeperServer, session: ZookeeperSession, unique: str) -> None:
+    create_all(session, [f"/{unique}", f"/{unique}/node"], b"1")
+    heard = Heard()
+    with connect(server, chroot=f"/{unique}") as inner:
+        node = inner.watch_data("/node", heard)
+        assert node is not None and (node.data, node.version) == (b"1", 0)
+
+        assert session.transaction([SetData(f"/{unique}/node", b"2", 0)]).state is State.COMMITTED
+
+        assert heard.wait() == ["/node"]
+
+
+def test_a_watch_on_a_node_that_does_not_exist_tells_when_it_comes(session: ZookeeperSession, unique: str) -> None:
+    data, children = Heard(), Heard()
+
+    assert session.watch_data(f"/{unique}", data) is None
+    assert session.watch_children(f"/{unique}", children) is None
+    create_all(session, [f"/{unique}"])
+
+    assert data.wait() == [f"/{unique}"]
+    assert children.wait() == [f"/{unique}"]
+
+
+def test_a_watch_tells_when_it_is_lost_with_the_connection(own_server: ZooKeeperServer) -> None:
+    heard = Heard()
+    with connect(own_server) as session:
+        assert session.watch_children("/", heard) == ["zookeeper"]
+
+        own_server.kill()
+
+        assert heard.wait() == ["/"]
+
+
+# --- losing the server ----------------------------------------------------------------------------
+
+
+def test_a_port_where_nobody_listens_is_unreachable_within_the_time_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses, and nobody else gets it
+        port = taken.getsockname()[1]
+        started = time.monotonic()
+        with ZookeeperSession(f"127.0.0.1:{port}", ConnectionConfig(timeout_ms=1000)) as session:
+            with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}.*1000 ms"):
+                session.children("/")
+            assert session.session_id is None
+
+    assert time.monotonic() - started < 4
+
+
+def test_a_port_where_something_else_listens_is_unreachable_within_the_time_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
+        started = time.monotonic()
+        with (
+            ZookeeperSession(f"127.0.0.1:{silent.getsockname()[1]}", ConnectionConfig(timeout_ms=1000)) as session,
+            pytest.raises(Unreachable),
+        ):
+            session.children("/")
+
+    assert time.monotonic() - started < 5
+
+
+def test_credentials_of_an_unknown_scheme_are_refused_at_once_and_never_shown(zookeeper: ZooKeeperServer) -> None:
+    config = ConnectionConfig(timeout_ms=20_000, zookeeper_auth=(("nosuchscheme", "user:sesame"),))
+    started = time.monotonic()
+    with ZookeeperSession(zookeeper.connect, config) as session, pytest.raises(AuthenticationFailed) as caught:
+        session.children("/")
+
+    assert time.monotonic() - started < 10
+    assert "sesame" not in str(caught.value) + repr(caught.value)
+
+
+def test_a_frozen_server_is_a_time_out_and_it_can_be_used_again_afterwards(own_server: ZooKeeperServer) -> None:
+    with connect(own_server, timeout_ms=1500) as session:
+        assert session.children("/") == ["zookeeper"]
+        own_server.freeze()
+
+        longest, failure = 0.0, None
+        while failure is None:  # a read that was under way while the process stopped may still be answered
+            started = time.monotonic()
+            try:
+                assert session.children("/") == ["zookeeper"]
+            except (TimedOut, Unreachable) as error:
+                failure = error
+            longest = max(longest, time.monotonic() - started)
+
+        assert longest < 5
+        own_server.thaw()
+        assert session.children("/") == ["zookeeper"]
+
+
+def test_a_server_that_restarts_in_the_middle_is_waited_for(own_server: ZooKeeperServer) -> None:
+    with connect(own_server, timeout_ms=30_000) as session:
+        create_all(session, ["/a", *(f"/a/{n}" for n in range(1000))], b"x")
+        own_server.kill()
+        threading.Thread(target=own_server.start).start()
+
+        found = session.get_many([f"/a/{n}" for n in range(1000)])
+
+    assert [node.data for node in found if isinstance(node, NodeData)] == [b"x"] * 1000
+
+
+def test_a_write_to_a_dead_server_never_happens_later(own_server: ZooKeeperServer) -> None:
+    with connect(own_server, timeout_ms=1500) as session:
+        assert session.children("/") == ["zookeeper"]
+        own_server.kill()
+        try:
+            state = session.transaction([Create("/late")]).state
+        except Unreachable:
+            state = State.NOT_SENT
+        assert state in (State.NOT_SENT, State.UNKNOWN)
+
+        own_server.start()
+        with connect(own_server) as other:
+            deadline = time.monotonic() + 20
+            while session.session_id is None:  # kazoo reconnects, and would send what it still had queued
+                assert time.monotonic() < deadline
+                os.sched_yield()
+            assert session.children("/") == ["zookeeper"]
+            assert other.children("/") == ["zookeeper"]
+
+
+def test_a_closed_session_says_so(zookeeper: ZooKeeperServer) -> None:
+    session = connect(zookeeper)
+    session.close()
+
+    with pytest.raises(Unreachable, match="closed"):
+        session.children("/")
