@@ -1,33 +1,21 @@
-"""`KafkaStore`: committed offsets in the brokers' group coordinators.
+"""`KafkaStore`: committed offsets in the brokers' group coordinators, read and edited through `offsetmgr.wire`.
 
-Lists of groups, the offsets of single groups and the deletion of whole groups go through the Admin client, which
-starts quickly. Bulk reads and every write go through `offsetmgr.wire`, which asks for many groups in one request and
-takes the group lock; how, is in `kafka_edits`. The wire protocol is imported when it is first needed.
+The Admin client is not used for offsets: the one of confluent-kafka 2.16 reads past the end of a commit's metadata,
+asks for one group a request, and waits out its time-out on a cluster that has no offsets topic yet.
+
+Synchronous on the outside; the work is done in an event loop in the background (`_Wire`).  How edits are guarded is
+in `kafka_edits`.  The wire protocol is imported when it is first needed, because that takes a tenth of a second.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
-
-from offsetmgr.cluster.kafka import Admin, error_of
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import (
-    GroupActive,
-    OffsetMgrError,
-    PartialFailure,
-)
-from offsetmgr.model import (
-    ABSENT,
-    Committed,
-    Offset,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from offsetmgr.errors import OffsetMgrError, PartialFailure
+from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -41,29 +29,29 @@ from offsetmgr.stores.base import (
 
 if TYPE_CHECKING:
     from offsetmgr.wire.held import Hold
-    from offsetmgr.wire.requests import FetchedGroup
 
-_FEW_GROUPS: Final = 32
-"""Scans of no more groups than these use the Admin client, and are done before the wire protocol is imported."""
+T = TypeVar("T")
+
 _SCAN_BATCH: Final = 100
 _EDIT_BATCH: Final = 128
+_FIRST_BATCH: Final = 25
+"""Groups in the first batch of a stream: the first results come soon, and short streams need no more."""
 _SCANS_IN_FLIGHT: Final = 3
 _EDITS_IN_FLIGHT: Final = 4
 
 
 class KafkaStore(StoreBase):
-    """The native groups of a Kafka cluster.
+    """The native groups of a Kafka cluster; brokers from 3.0 on.
 
     ``timeout_ms`` of the configuration bounds the reading of one group and the edit of one group. Groups with members
-    cannot be edited (`GroupActive`). A deletion of a partition's commit needs brokers from 2.4 on, edits from 3.0 on.
+    cannot be edited (`GroupActive`).  Besides plain text it speaks TLS and SASL PLAIN and SCRAM.
     """
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._bootstrap = bootstrap
         self._config = config or ConnectionConfig()
-        self._timeout = self._config.timeout_ms / 1000
-        self._admin = Admin(bootstrap, self._config)
-        self._wire: _Wire | None = None
+        self._connection: _Wire | None = None
+        self._identity: StoreIdentity | None = None
 
     @property
     def uri(self) -> str:
@@ -74,73 +62,49 @@ class KafkaStore(StoreBase):
         return Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
 
     def identity(self) -> StoreIdentity:
-        self._admin.client()
-        if self._admin.cluster_id is None:
-            return StoreIdentity("kafka", self._bootstrap, "bootstrap servers, since the cluster has no id")
-        return StoreIdentity("kafka", self._admin.cluster_id, "cluster id")
+        if self._identity is None:
+            wire = self._wire()
+            cluster_id, _ = wire.run(wire.client.cluster)
+            self._identity = StoreIdentity("kafka", cluster_id, "cluster id")
+        return self._identity
 
     def groups(self) -> Iterator[str]:
-        found: Any = self._admin.ask(
-            "list of groups", lambda client, left: client.list_consumer_groups(request_timeout=left)
-        )
-        for error in found.errors:
-            raise error_of(error.args[0] if isinstance(error, ck.KafkaException) else error, "list of groups")
-        yield from (group.group_id for group in found.valid)
-
-    # --- reading ----------------------------------------------------------------------------------
+        wire = self._wire()
+        yield from wire.run(wire.client.list_groups)
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         asked = None if partitions is None else list(dict.fromkeys(partitions))
         if asked is not None and not asked:
             return {}
-        found = self._fetch_few({group: asked})[group]
-        if found.error is not None:
-            raise found.error
-        return _answer(group, asked, found.offsets, found.errors)
+        wire = self._wire()
+        found = wire.run(lambda deadline: wire.edits.fetch(group, asked, deadline))
+        offsets: dict[TopicPartition, Offset] = dict(found.offsets)
+        if asked is not None:
+            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
+        if found.errors:
+            raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=found.errors)
+        return offsets
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        remaining = iter(groups)
-        few = list(itertools.islice(remaining, _FEW_GROUPS + 1))
-        if len(few) <= _FEW_GROUPS:
-            yield from self._fetch_few(dict.fromkeys(few)).values()
-            return
         from offsetmgr.wire.runner import batches, in_flight
 
-        wire = self._connected()
+        wire = self._wire()
         yield from in_flight(
             wire.runner,
-            batches(itertools.chain(few, remaining), first=_FEW_GROUPS, most=_SCAN_BATCH, key=str),
+            batches(groups, first=_FIRST_BATCH, most=_SCAN_BATCH, key=str),
             wire.edits.scan,
             most=_SCANS_IN_FLIGHT,
             key=str,
             finish=False,
         )
 
-    def _fetch_few(self, asked: Mapping[str, Sequence[TopicPartition] | None]) -> dict[str, GroupOffsets]:
-        """Through the Admin client, one request a group, all in flight."""
-
-        def call(client: AdminClient, groups: list[str], left: float) -> Mapping[str, Any]:
-            futures: dict[str, Any] = {}
-            for group in groups:
-                partitions = asked[group]
-                wanted = None if partitions is None else [ck.TopicPartition(t, p) for t, p in partitions]
-                futures |= client.list_consumer_group_offsets(
-                    [ck.ConsumerGroupTopicPartitions(group, wanted)], require_stable=True, request_timeout=left
-                )
-            return futures
-
-        found = self._admin.ask_each(asked, call, "group ")
-        return {group: _group_offsets(group, found[group]) for group in asked}
-
-    # --- writing ----------------------------------------------------------------------------------
-
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         from offsetmgr.wire.runner import batches, in_flight
 
-        wire = self._connected()
+        wire = self._wire()
         yield from in_flight(
             wire.runner,
-            batches(edits, first=_EDIT_BATCH // 4, most=_EDIT_BATCH, key=_group_of),
+            batches(edits, first=_FIRST_BATCH, most=_EDIT_BATCH, key=_group_of),
             wire.edits.edit,
             most=_EDITS_IN_FLIGHT,
             key=_group_of,
@@ -151,51 +115,26 @@ class KafkaStore(StoreBase):
         """See `offsetmgr.stores.base.HoldingStore`. Raises `GroupActive`, with names, where others are members."""
         from offsetmgr.wire.held import Hold
 
-        wire = self._connected()
-
-        async def take() -> Hold:
-            return await Hold.take(wire.client, group, holder, wire.edits.deadline())
-
-        return HeldKafkaGroup(wire, wire.runner.run(take()))
+        wire = self._wire()
+        return HeldKafkaGroup(wire, wire.run(lambda deadline: Hold.take(wire.client, group, holder, deadline)))
 
     def delete_group(self, group: str) -> None:
-        """Deletes a group with all that it has committed. Raises `GroupActive`, `GroupNotFound`, other errors."""
-        found = self._admin.ask_each(
-            [group], lambda client, names, left: client.delete_consumer_groups(names, request_timeout=left), "group "
-        )[group]
-        if isinstance(found, GroupActive):
-            raise GroupActive(f"group {group}", found.why, "stop its consumers, or wait until it is empty")
-        if isinstance(found, OffsetMgrError):
-            raise found
+        """Deletes a group with all that it has committed.
+
+        Raises `GroupActive` with the members' names, `GroupNotFound`, and what reading raises.
+        """
+        wire = self._wire()
+        wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
 
     def close(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
-        self._admin.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
-    def _connected(self) -> _Wire:
-        if self._wire is None:
-            self._wire = _Wire(self._bootstrap, self._config)
-        return self._wire
-
-
-class _Wire:
-    """The connected half of a store: an event loop in a thread, and what runs in it."""
-
-    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
-        from offsetmgr.stores.kafka_edits import KafkaEdits
-        from offsetmgr.wire.client import Client
-        from offsetmgr.wire.runner import Runner
-        from offsetmgr.wire.security import Security
-
-        self.client = Client(bootstrap, Security.of(config.kafka))
-        self.edits = KafkaEdits(self.client, config.timeout_ms / 1000)
-        self.runner = Runner()
-
-    def close(self) -> None:
-        self.runner.run(self.client.close())
-        self.runner.close()
+    def _wire(self) -> _Wire:
+        if self._connection is None:
+            self._connection = _Wire(self._bootstrap, self._config)
+        return self._connection
 
 
 class HeldKafkaGroup:
@@ -214,10 +153,7 @@ class HeldKafkaGroup:
         return self._hold.lost
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
-        async def fetch() -> FetchedGroup:
-            return await self._hold.fetch(None, self._wire.edits.deadline())
-
-        found = self._wire.runner.run(fetch())
+        found = self._wire.run(lambda deadline: self._hold.fetch(None, deadline))
         if found.errors:
             raise PartialFailure(f"fetch of group {self.group}", successes=found.offsets, failures=found.errors)
         return found.offsets
@@ -229,9 +165,7 @@ class HeldKafkaGroup:
         """As an edit of this group: expected values, rewinds and deletions too. Raises `LockLost`."""
         from offsetmgr.stores.kafka_edits import Outcomes, carry_out
 
-        async def edit() -> dict[TopicPartition, ChangeOutcome]:
-            deadline = self._wire.edits.deadline()
-
+        async def edit(deadline: float) -> dict[TopicPartition, ChangeOutcome]:
             async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
                 return await self._hold.commit(wanted, deadline)
 
@@ -240,45 +174,44 @@ class HeldKafkaGroup:
 
             return await carry_out(changes, await self._hold.fetch(list(changes), deadline), write, erase)
 
-        return self._wire.runner.run(edit())
+        return self._wire.run(edit)
 
     def release(self) -> None:
-        async def release() -> None:
-            await self._hold.release(self._wire.edits.deadline())
+        self._wire.run(self._hold.release)
 
-        self._wire.runner.run(release())
+    def __enter__(self) -> Self:
+        return self
 
-
-def _answer(
-    group: str,
-    asked: Sequence[TopicPartition] | None,
-    committed: Mapping[TopicPartition, Committed],
-    errors: Mapping[TopicPartition, OffsetMgrError],
-) -> dict[TopicPartition, Offset]:
-    """What `fetch` returns: `Absent` where asked and not committed. Raises `PartialFailure`."""
-    offsets: dict[TopicPartition, Offset] = dict(committed)
-    if asked is not None:
-        offsets = {tp: committed.get(tp, ABSENT) for tp in asked if tp not in errors}
-    if errors:
-        raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=errors)
-    return offsets
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.release()
 
 
-def _group_offsets(group: str, found: Any) -> GroupOffsets:
-    """From the Admin client's answer for one group, or its error."""
-    if isinstance(found, OffsetMgrError):
-        return GroupOffsets(group, {}, error=found)
-    offsets: dict[TopicPartition, Committed] = {}
-    errors: dict[TopicPartition, OffsetMgrError] = {}
-    for part in found.topic_partitions:
-        tp = TopicPartition(part.topic, part.partition)
-        if part.error is not None:
-            errors[tp] = error_of(part.error, f"group {group}, {tp}")
-        elif part.offset >= 0:
-            epoch = part.leader_epoch
-            known = epoch is not None and epoch >= 0
-            offsets[tp] = Committed(part.offset, part.metadata or "", epoch if known else None)
-    return GroupOffsets(group, offsets, errors)
+class _Wire:
+    """The connected half of a store: an event loop in a thread, and what runs in it."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
+        from offsetmgr.stores.kafka_edits import KafkaEdits
+        from offsetmgr.wire.client import Client
+        from offsetmgr.wire.runner import Runner
+        from offsetmgr.wire.security import Security
+
+        self.client = Client(bootstrap, Security.of(config.kafka))
+        self.edits = KafkaEdits(self.client, config.timeout_ms / 1000)
+        self.runner = Runner()
+
+    def run(self, call: Callable[[float], Awaitable[T]]) -> T:
+        """Waits for a call in the loop, which is given its deadline."""
+
+        async def within() -> T:
+            return await call(self.edits.deadline())
+
+        return self.runner.run(within())
+
+    def close(self) -> None:
+        self.runner.run(self.client.close())
+        self.runner.close()
 
 
 def _group_of(edit: GroupEdit) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from offsetmgr.errors import (
     Conflict,
+    GroupActive,
     LockLost,
     OffsetMetadataTooLarge,
     OffsetMgrError,
@@ -69,6 +70,20 @@ class KafkaEdits:
     def deadline(self) -> float:
         """When a call that starts now must have ended, in the loop's time."""
         return asyncio.get_running_loop().time() + self._timeout
+
+    async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
+        """One group's offsets. Raises `OffsetMgrError`."""
+        found = _bad_group(group) or (await self._client.fetch({group: partitions}, deadline))[group]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    async def delete_group(self, group: str, deadline: float) -> None:
+        """Raises `GroupActive`, `GroupNotFound`, others."""
+        try:
+            await self._client.delete_group(group, deadline)
+        except GroupActive:
+            raise await self._active(group, deadline) from None
 
     async def scan(self, groups: list[str]) -> list[GroupOffsets]:
         """All offsets of the groups, one result each. Raises only if no broker was ever reached."""
@@ -143,10 +158,14 @@ class KafkaEdits:
         try:
             outcomes = await carry_out(edit.changes, held, write, erase)
         except NotAMember:
-            state = (await self._client.describe([edit.group], deadline))[edit.group]
-            members = state.members if isinstance(state, GroupDescription) else ()
-            raise group_active(edit.group, [str(member) for member in members]) from None
+            raise await self._active(edit.group, deadline) from None
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
+
+    async def _active(self, group: str, deadline: float) -> GroupActive:
+        """The error for a group that turned out to have members."""
+        state = (await self._client.describe([group], deadline))[group]
+        members = state.members if isinstance(state, GroupDescription) else ()
+        return group_active(group, [str(member) for member in members])
 
 
 async def carry_out(

@@ -13,8 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
+from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
 from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
+from kio.schema.list_groups.v4.response import ListGroupsResponse
+from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
@@ -31,6 +34,8 @@ T = TypeVar("T")
 
 _FIRST_BACKOFF: Final = 0.02
 _LONGEST_BACKOFF: Final = 0.5
+_OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
+"""Protocol types of groups that commit offsets (simple consumers have none); Connect's workers, say, do not."""
 _FETCH_BATCH: Final = 25
 """Groups in one OffsetFetch: few enough that the broker answers some while we read others."""
 
@@ -42,9 +47,8 @@ class NotAMember(LockLost):
 class Client:
     """A cluster, reached through any of ``bootstrap``'s addresses. Use it within one event loop."""
 
-    def __init__(self, bootstrap: str, security: Security, *, connect_timeout: float = 10.0) -> None:
+    def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
-        self._connect_timeout = connect_timeout
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, Node] = {}
         self._known_good: Address | None = None
@@ -83,6 +87,34 @@ class Client:
     def reached(self) -> bool:
         """Whether any broker has answered yet: until then, failing to connect is not worth repeating."""
         return self._known_good is not None
+
+    async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
+        """The cluster's id and where its brokers listen. Raises as `any_connection`."""
+        connection = await self.any_connection(deadline)
+        answer = await connection.call(requests.metadata(), MetadataResponse, _remaining(deadline))
+        return answer.cluster_id or "", tuple(Address(b.host, int(b.port)) for b in answer.brokers)
+
+    async def list_groups(self, deadline: float) -> list[str]:
+        """Ids of all groups that may hold offsets, whatever their state. Raises if any broker could not be asked."""
+        _, brokers = await self.cluster(deadline)
+
+        async def of(address: Address) -> list[str]:
+            what = f"groups of broker {address}"
+            for pause in backoff():
+                try:
+                    connection = await self.node(address).connection(deadline)
+                    answer = await connection.call(requests.list_groups(), ListGroupsResponse, _remaining(deadline))
+                    if answer.error_code:
+                        raise kafka_error(int(answer.error_code), what)
+                    return [str(g.group_id) for g in answer.groups if g.protocol_type in _OFFSET_HOLDERS]
+                except OffsetMgrError as error:
+                    if not error.retriable or asyncio.get_running_loop().time() + pause >= deadline:
+                        raise
+                await asyncio.sleep(pause)
+            raise AssertionError("back-off has no end")
+
+        listed = await asyncio.gather(*map(of, brokers))
+        return list(dict.fromkeys(group for groups in listed for group in groups))
 
     # --- bulk calls, one outcome a group ----------------------------------------------------------
 
@@ -160,6 +192,21 @@ class Client:
         if isinstance(result, OffsetMgrError):
             raise result
         return result
+
+    async def delete_group(self, group: str, deadline: float) -> None:
+        """Deletes a group and its offsets. Raises `GroupActive`, `GroupNotFound`, others."""
+
+        async def ask(address: Address, groups: list[str]) -> dict[str, bool | OffsetMgrError]:
+            connection = await self.node(address).connection(deadline)
+            answer = await connection.call(requests.delete_groups(groups), DeleteGroupsResponse, _remaining(deadline))
+            return {
+                str(g.group_id): kafka_error(int(g.error_code), f"group {g.group_id}") if g.error_code else True
+                for g in answer.results
+            }
+
+        result = (await self._per_group([group], ask, deadline))[group]
+        if isinstance(result, OffsetMgrError):
+            raise result
 
     async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
         """One attempt to find the coordinators of many groups.

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
 from kio.schema.consumer_group_describe.v0.response import DescribedGroup as NewDescribedGroup
+from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
 from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v4.response import DescribedGroup
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
@@ -21,6 +22,8 @@ from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestP
 from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroupRequest
 from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
 from kio.schema.leave_group.v3.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.list_groups.v4.request import ListGroupsRequest
+from kio.schema.metadata.v8.request import MetadataRequest
 from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -48,6 +51,7 @@ OFFSET_COMMIT: Final = (8, 7)
 CONSUMER_GROUP_DESCRIBE: Final = 69
 
 NEEDED: Final[Mapping[int, tuple[str, int]]] = {
+    3: ("Metadata", 8),
     9: ("OffsetFetch", 8),
     8: ("OffsetCommit", 7),
     10: ("FindCoordinator", 4),
@@ -56,6 +60,8 @@ NEEDED: Final[Mapping[int, tuple[str, int]]] = {
     13: ("LeaveGroup", 3),
     14: ("SyncGroup", 3),
     15: ("DescribeGroups", 4),
+    16: ("ListGroups", 4),
+    42: ("DeleteGroups", 1),
     47: ("OffsetDelete", 0),
 }
 """Versions that a broker must speak, by API key."""
@@ -97,6 +103,24 @@ def milliseconds(value: int) -> i32Timedelta:
 
 def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
     return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups))
+
+
+def metadata() -> MetadataRequest:
+    """Asks for the brokers, and for no topic."""
+    return MetadataRequest(
+        topics=(),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def list_groups() -> ListGroupsRequest:
+    return ListGroupsRequest(states_filter=())
+
+
+def delete_groups(groups: Sequence[str]) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(groups_names=tuple(map(GroupId, groups)))
 
 
 def describe_groups(groups: Sequence[str]) -> DescribeGroupsRequest:

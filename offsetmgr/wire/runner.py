@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import threading
@@ -41,6 +42,7 @@ class Runner:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
+            atexit.unregister(self.close)
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
@@ -50,6 +52,8 @@ class Runner:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="offsetmgr-wire", daemon=True)
                 self._thread.start()
+                # Left open, the loop would be torn down in the middle of its work, with complaints on stderr.
+                atexit.register(self.close)
             return self._loop
 
 
