@@ -34,6 +34,7 @@ from offsetmgr.migration.state import MigrationState
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
+    from offsetmgr.migration.mirror import Feed
     from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
@@ -321,3 +322,78 @@ def _plan_back(connect: Connect, plan: PlanFile, output: Path) -> None:
     view.show_attention(PlanFile(output))
     note(f"the way back is planned in {output}; nothing was changed")
     note(f"next: offsetmgr migrate apply {output}")
+
+
+@app.command("mirror")
+@connected
+def mirror_command(
+    connect: Connect,
+    from_: From,
+    to: To,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    rename: Rename = None,
+    once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
+    interval: Annotated[
+        int, typer.Option("--interval", metavar="MS", min=50, help="How often a source without watches is read.")
+    ] = 1000,
+    settle: Annotated[
+        int,
+        typer.Option(
+            "--settle", metavar="MS", min=0, help="How long Kafka groups are watched for commits of others, first."
+        ),
+    ] = 2000,
+    format: Format = OutputFormat.TABLE,
+) -> None:
+    """Keep a target following a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
+
+    For consumers that cannot commit to both. Towards Kafka each group is held by the mirror, so nobody else can commit
+    to it; a consumer that starts with the group takes it over, and the mirror of that group ends.
+    """
+    from offsetmgr.migration.mirror import Mirror, MirrorState
+
+    groups = require_groups(group, all_groups)
+    options = PlanOptions(IfAhead.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
+    source, target = connect.store(from_), connect.store(to)
+    planner = Planner(source, target, options, SystemClock())
+    planner.header()
+    names = planner.selected_groups()
+    note(f"mirrors {len(names)} groups, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    with stopping("the mirror ends after this round") as stop, _feed(connect, from_, options, interval) as feed:
+        shown = view.MirrorLine()
+        mirror = Mirror(
+            source,
+            target,
+            options,
+            feed,
+            SystemClock(),
+            stop,
+            shown.show,
+            interval / 1000 if once else 10.0,
+            settle / 1000,
+        )
+        status = mirror.run(once=once)
+    shown.show(status, last=True)
+    bad = [m for m in mirror.groups.values() if m.state in (MirrorState.REFUSED, MirrorState.FAILING)]
+    if bad or format is not OutputFormat.TABLE:
+        write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
+    if bad:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _feed(connect: Connect, uri: str, options: PlanOptions, interval: int) -> Iterator[Feed]:
+    """Watches where the source is a ZooKeeper, polling elsewhere."""
+    from offsetmgr.migration.mirror import PollingFeed
+    from offsetmgr.stores.uri import parse_uri
+
+    parsed = parse_uri(uri)
+    if parsed.kind != "zookeeper":
+        yield PollingFeed(SystemClock(), interval / 1000)
+        return
+    from offsetmgr.zookeeper.feed import OffsetFeed
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+    with ZookeeperSession(parsed.address + parsed.path, connect.resolved.connection) as session:
+        yield OffsetFeed(session, options.wants_group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -271,3 +272,21 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self._items.close()
+
+
+class MirrorLine:
+    """The state of a running mirror on stderr: one line that moves on a terminal, a new one now and then elsewhere."""
+
+    EVERY_MS: Final = 10_000
+
+    def __init__(self) -> None:
+        self._moving = sys.stderr.isatty()
+        self._next = 0
+
+    def show(self, status: MirrorStatus, *, last: bool = False) -> None:
+        if self._moving:
+            sys.stderr.write(f"\r\x1b[K{mirror_line(status)}" + ("\n" if last else ""))
+            sys.stderr.flush()
+        elif last or status.at_ms >= self._next:
+            self._next = status.at_ms + self.EVERY_MS
+            note(mirror_line(status))

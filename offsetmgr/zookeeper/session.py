@@ -290,6 +290,29 @@ class ZookeeperSession:
         data, stat = answer
         return NodeData(data or b"", stat.czxid, stat.ctime, stat.mtime, stat.version, stat.ephemeralOwner)
 
+    def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
+        """Watches the data of ``nodes`` and the children of ``parents``, many requests in flight.
+
+        Gives back those that do not exist, which are not watched. ``callback`` as in `watch_children`. For watching a
+        changing tree: watch first, then read, so that whatever comes in between is told.
+        """
+
+        def watcher(path: str) -> Callable[[object], None]:
+            return lambda _event: callback(path)
+
+        asked = [requests.GetData(self.chroot + path, watcher(path)) for path in nodes]
+        asked += [requests.GetChildren(self.chroot + path, watcher(path)) for path in parents]
+        paths = [*nodes, *parents]
+        missing: list[str] = []
+        for index, answer in self._ask(asked, _SINGLE_READS_IN_FLIGHT):
+            if isinstance(answer, kazoo.NoNodeError):
+                missing.append(paths[index])
+            elif isinstance(answer, kazoo.NoAuthError):
+                raise self._server_error("NO_AUTH", paths[index])
+            elif isinstance(answer, Exception):
+                raise self._error(answer)
+        return missing
+
     def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
         # kazoo's own request classes, because kazoo keeps the watchers of these and of no others.
         full = self.chroot + path if path != "/" else self.chroot or "/"
