@@ -1,0 +1,335 @@
+"""``offsetmgr runbook``: rolling-bounce runbooks of old groups: written, checked, and executed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.stopping import stopping
+from offsetmgr.errors import UsageError
+from offsetmgr.migration import bounce as bouncing
+from offsetmgr.migration import runbook as books
+from offsetmgr.migration import runbooktext as text
+from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.phasecheck import PhaseReport
+from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.startgate import GateClosed
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Rolling bounces of old consumer groups between ZooKeeper and Kafka: write, check, bounce.",
+)
+
+
+class PhaseName(StrEnum):
+    """The phases, as they are typed."""
+
+    ZOOKEEPER = "zookeeper"
+    DUAL = "dual"
+    KAFKA = "kafka"
+
+
+Baseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="The runbook's JSON from before the bounce: who was a member then.",
+        show_default=False,
+    ),
+]
+Poll = Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="How often to look.")]
+Quiet = Annotated[
+    float,
+    typer.Option("--quiet", metavar="SECONDS", min=0, help="Without any change for this long, a partition is idle."),
+]
+AcceptIdle = Annotated[
+    bool,
+    typer.Option("--accept-idle", help="Let partitions without traffic pass where the offsets show nothing is lost."),
+]
+AcceptSpare = Annotated[
+    bool, typer.Option("--accept-spare", help="Let new members that own no partition pass (taken on trust).")
+]
+
+
+def _view(connect: Connect) -> GroupView:
+    from offsetmgr.stores.uri import zookeeper_of
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+
+    needs = "a runbook"
+    address = zookeeper_of(connect.uri, connect.resolved.connection)
+    if address is None:
+        raise UsageError(needs, "needs ZooKeeper, where old consumers register", "add --zookeeper HOST:PORT/CHROOT")
+    cluster = connect.cluster(needs)
+    store = connect.store(f"zookeeper://{address}")
+    assert isinstance(store, ZookeeperStore)  # what this kind of URI opens
+    kafka = connect.store(f"kafka://{connect.bootstrap()}")
+    # The store's own session, so that one sync before a look covers the registry and the offsets.
+    return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
+
+
+def _options(connect: Connect) -> str:
+    """The connection options of this command line's meaning, for commands that are to be copied."""
+    from offsetmgr.stores.uri import zookeeper_of
+
+    address = zookeeper_of(connect.uri, connect.resolved.connection)
+    return f"--zookeeper {shlex.quote(address or '')} --bootstrap-server {shlex.quote(connect.bootstrap() or '')}"
+
+
+def _baseline(path: Path | None, group: str) -> Observation | None:
+    return None if path is None else books.read_baseline(path, group)
+
+
+@app.command()
+@connected
+def write(
+    connect: Connect,
+    group: OneGroup,
+    to: Annotated[PhaseName, typer.Option("--to", help="Where the group is to go.")],
+    start: Annotated[
+        PhaseName | None,
+        typer.Option("--from", help="Where it is; without it, found out from its commits.", show_default=False),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="FILE.json (with the baseline) or FILE.md; repeatable. Never overwritten.",
+        ),
+    ] = None,
+    window: Annotated[
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch for its phase at most.")
+    ] = 60,
+    poll: Poll = 0.5,
+) -> None:
+    """Write the steps for this group now, with settings, gates and ways back.
+
+    Without -o it prints Markdown.
+    """
+    files = output or []
+    for file in files:
+        if file.suffix not in (".json", ".md"):
+            raise UsageError(f"-o {file}", "the name ends neither in .json nor in .md")
+        if file.exists():
+            raise UsageError(f"-o {file}", "it exists, and a baseline must not be overwritten", "take another name")
+    name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
+    book = books.write_runbook(
+        _view(connect),
+        group,
+        Phase(to.value),
+        start=Phase(start.value) if start else None,
+        window=Window(window, poll),
+        options=_options(connect),
+        baseline_file=name,
+    )
+    for file in files:
+        as_json = file.suffix == ".json"
+        written = json.dumps(books.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
+        with file.open("x", encoding="utf-8") as out:
+            out.write(written)
+        note(f"wrote {file}")
+    if not files:
+        print(text.runbook_markdown(book))
+    for warning in book.warnings if files else ():
+        note(f"mind: {warning}")
+
+
+@app.command()
+@connected
+def check(
+    connect: Connect,
+    group: OneGroup,
+    phase: Annotated[PhaseName, typer.Option("--phase", help="The phase that every member should be in.")],
+    baseline: Baseline = None,
+    window: Annotated[
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch at most.")
+    ] = 180,
+    poll: Poll = 0.5,
+    quiet: Quiet = 10,
+    accept_idle: AcceptIdle = False,
+    accept_spare: AcceptSpare = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Check on evidence that every member is in a phase; exit code 0 only then.
+
+    Watches commits, and stops as soon as everything is settled.
+    """
+    report = books.check_phase(
+        _view(connect),
+        group,
+        Phase(phase.value),
+        baseline=_baseline(baseline, group),
+        rules=Rules(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+        window=Window(window, poll),
+    )
+    _show_report(report, output)
+    if not report.passed:
+        raise typer.Exit(FAILED)
+
+
+def _show_report(report: PhaseReport, output: OutputFormat) -> None:
+    if output is OutputFormat.TABLE:
+        print(text.report_text(report))
+    elif output is OutputFormat.JSON:
+        print(json.dumps(text.report_json(report), indent=2))
+    else:
+        members = (("member", m.member, m.ok, m.known.value, m.why, m.settle) for m in report.members)
+        rows = [
+            *members,
+            *(("partition", str(p.partition), p.ok, p.known.value, p.why, p.settle) for p in report.partitions),
+        ]
+        names = ("kind", "name", "ok", "known", "evidence", "settle")
+        write_rows([Column(name) for name in names], rows, output)
+
+
+@app.command()
+@connected
+def bounce(
+    connect: Connect,
+    group: OneGroup,
+    to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
+    command: Annotated[
+        str,
+        typer.Option(
+            "--command",
+            metavar="TEMPLATE",
+            help="Restarts one member; with {host} {member} {group} {phase} {settings}, quoted for the shell.",
+        ),
+    ],
+    start: Annotated[
+        PhaseName | None,
+        typer.Option("--from-phase", help="Where the group is; without it, found out.", show_default=False),
+    ] = None,
+    baseline: Baseline = None,
+    start_baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--start-baseline",
+            metavar="FILE",
+            help="Runbook (or state) of the bounce before, for the gate before the first step.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="FILE",
+            help="How far it came, for resuming (bounce-GROUP-PHASE.json); the commands' output is in FILE's .log.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
+    ] = None,
+    window: Annotated[
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch for each gate at most.")
+    ] = 180,
+    poll: Poll = 0.5,
+    quiet: Quiet = 10,
+    accept_idle: AcceptIdle = False,
+    accept_spare: AcceptSpare = False,
+    restart_timeout: Annotated[
+        float,
+        typer.Option("--restart-timeout", metavar="SECONDS", min=0, help="How long a member may take to come back."),
+    ] = 120,
+    command_timeout: Annotated[
+        float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="How long its command may run.")
+    ] = 600,
+    execute: Execute = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Restart the members one at a time into a phase, with a gate after each.
+
+    Stops at the first failed command or gate; the same command line resumes there.
+    """
+    spec = bouncing.BounceSpec(
+        group,
+        Phase(to.value),
+        command,
+        start=Phase(start.value) if start else None,
+        baseline=_baseline(baseline, group),
+        start_baseline=_baseline(start_baseline, group),
+        hosts=_hosts(host),
+        rules=Rules(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+        window=Window(window, poll),
+        restart_seconds=restart_timeout,
+        command_seconds=command_timeout,
+    )
+    state = state or Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', group)}-{to.value}.json")
+    try:
+        if execute:
+            with stopping("after this look or command; the same command line resumes") as stop:
+                result = bouncing.bounce(_view(connect), spec, state, tell=note, stop=stop)
+        else:
+            result = bouncing.plan_bounce(_view(connect), spec, state)
+    except GateClosed as closed:
+        note(text.report_text(closed.report))
+        raise
+    _show_result(result, output)
+    if result.outcome is bouncing.BounceOutcome.STOPPED:
+        raise Interrupted(f"{result.why}; the same command line resumes")
+    if result.outcome is bouncing.BounceOutcome.FAILED:
+        raise typer.Exit(FAILED)
+
+
+def _hosts(pairs: list[str] | None) -> dict[str, str]:
+    hosts: dict[str, str] = {}
+    for pair in pairs or []:
+        member, equals, name = pair.partition("=")
+        if not (equals and member and name):
+            raise UsageError(f"--host {pair}", "is not MEMBER=HOST")
+        hosts[member] = name
+    return hosts
+
+
+def _show_result(result: bouncing.BounceResult, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print(json.dumps(_result_json(result), indent=2))
+    else:
+        columns = [Column("member"), Column("host"), Column("status"), Column("command"), Column("successors")]
+        rows = [(s.member, s.host, s.status.value, s.command, " ".join(s.successors)) for s in result.steps]
+        write_rows(columns, rows, output)
+    if result.report is not None:
+        note(text.report_text(result.report))
+    for copy in result.copies:
+        before = "no offset" if copy.before is None else copy.before
+        note(f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}")
+    note(
+        f"bounce {result.change} of group {result.group}: {result.outcome.value}"
+        + (f": {result.why}" if result.why else "")
+    )
+    if result.hint:
+        note(f"hint: {result.hint}")
+    if result.outcome is bouncing.BounceOutcome.PLANNED:
+        note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
+
+
+def _result_json(result: bouncing.BounceResult) -> dict[str, Any]:
+    return {
+        "outcome": result.outcome.value,
+        "group": result.group,
+        "from_phase": result.change.start.value,
+        "to_phase": result.change.to.value,
+        "steps": [{**asdict(s), "status": s.status.value} for s in result.steps],
+        "copies": [asdict(c) for c in result.copies],
+        "report": None if result.report is None else text.report_json(result.report),
+        "why": result.why,
+        "hint": result.hint,
+    }

@@ -1,0 +1,287 @@
+"""Runbooks: the rolling bounces that lead one group to another phase, written from the group's real state.
+
+A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is what the group
+looked like when it was written. `runbooktext` makes Markdown of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offsetmgr.errors import GateRefused, MalformedData, UnknownVersion
+from offsetmgr.migration import bouncestate, observation
+from offsetmgr.migration.catchup import behind
+from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.observation import Observation, at
+from offsetmgr.migration.observing import GroupView, Window, watch_group
+from offsetmgr.migration.phasecheck import InferredPhase, PhaseReport, infer_phase, judge
+from offsetmgr.migration.phases import SAFE_CHANGES, SETTINGS, Phase, PhaseChange, PhaseSettings, route
+from offsetmgr.migration.watch import Watch, offset_or
+from offsetmgr.model import TopicPartition
+
+FORMAT = "offsetmgr-runbook"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands, ready to be copied; ``copies`` are the
+    partitions whose Kafka offset must be copied to ZooKeeper as things stand, because nothing moves there."""
+
+    change: PhaseChange
+    why_safe: str
+    settings: PhaseSettings
+    before: tuple[str, ...]
+    gate: str
+    bounce: str
+    back: tuple[str, ...]
+    copies: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """The way of one group to a phase. ``stores`` names what each store is (cluster id, ...)."""
+
+    group: str
+    to: Phase
+    found: InferredPhase
+    stores: Mapping[str, str]
+    baseline: Observation
+    stages: tuple[Stage, ...]
+    warnings: tuple[str, ...]
+
+
+def write_runbook(
+    view: GroupView,
+    group: str,
+    to: Phase,
+    *,
+    start: Phase | None = None,
+    window: Window | None = None,
+    options: str = "",
+    baseline_file: str = "runbook.json",
+) -> Runbook:
+    """Watches the group until its phase is known (``start`` says it instead) and writes its runbook.
+
+    ``options`` are the connection options to put into the commands, ``baseline_file`` the name that the JSON will have.
+    Raises `GateRefused` where the phase cannot be told, or no member is alive.
+    """
+    window = window or Window(seconds=30)
+
+    def known(watch: Watch) -> bool:
+        return start is not None or infer_phase(watch).known is Known.SEEN
+
+    watch = watch_group(view, group, window, enough=known)
+    seen = watch.latest
+    if seen is None or not seen.members:
+        raise GateRefused(
+            f"runbook of group {group}",
+            "no live member is registered in ZooKeeper, so there is nobody to bounce",
+            "an idle group is moved with `offsetmgr migrate`; check the name and the chroot",
+        )
+    found = infer_phase(watch) if start is None else InferredPhase(start, Known.UNKNOWN, "given by --from")
+    if found.phase is None:
+        raise GateRefused(
+            f"runbook of group {group}",
+            f"its phase cannot be told: {found.why}",
+            "give a --window of at least three auto.commit.interval.ms, or say the phase with --from",
+        )
+    changes = route(found.phase, to)
+    return Runbook(
+        group=group,
+        to=to,
+        found=found,
+        stores={"zookeeper": view.zookeeper.identity().id, "kafka": view.kafka.identity().id},
+        baseline=seen,
+        stages=tuple(_stage(group, change, watch, options, baseline_file, n) for n, change in enumerate(changes)),
+        warnings=_warnings(watch, seen, changes),
+    )
+
+
+def check_phase(
+    view: GroupView,
+    group: str,
+    phase: Phase,
+    *,
+    baseline: Observation | None = None,
+    rules: Rules | None = None,
+    window: Window | None = None,
+) -> PhaseReport:
+    """Watches the group until everything about the phase is settled, or the window is over, and judges it.
+
+    Raises what the servers raise at the first look.
+    """
+    rules = rules or Rules()
+    watch = watch_group(
+        view,
+        group,
+        window or Window(),
+        enough=lambda w: judge(w, phase, baseline=baseline, rules=rules).settled,
+    )
+    return judge(watch, phase, baseline=baseline, rules=rules)
+
+
+# --- the stages ----------------------------------------------------------------------------------
+
+
+def _stage(group: str, change: PhaseChange, watch: Watch, options: str, baseline_file: str, number: int) -> Stage:
+    quoted = shlex.quote(group)
+    tail = f" {options}" if options else ""
+    to = change.to.value
+    baseline = baseline_file if number == 0 else f"{to}-{baseline_file}"
+    before = []
+    if number:
+        renew = f"offsetmgr runbook write --group {quoted} --to {to} --from {change.start.value} -o {baseline}{tail}"
+        before.append(f"Renew the baseline, so that the gate compares with the members of this moment: `{renew}`")
+    if change == PhaseChange(Phase.DUAL, Phase.ZOOKEEPER):
+        before.append(
+            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); what stands still"
+            " below Kafka's offset is copied first. `runbook bounce` does both."
+        )
+    return Stage(
+        change=change,
+        why_safe=SAFE_CHANGES[change],
+        settings=SETTINGS[change.to],
+        before=tuple(before),
+        gate=f"offsetmgr runbook check --group {quoted} --phase {to} --baseline {baseline} --window 180{tail}",
+        bounce=(
+            f"offsetmgr runbook bounce --group {quoted} --to-phase {to} --from-phase {change.start.value}"
+            f" --baseline {baseline} --command 'ssh {{host}} RESTART-WITH {{settings}}'{tail}"
+        ),
+        back=_WAY_BACK[change],
+        copies=tuple(sorted(behind(watch))) if change in _COPYING else (),
+    )
+
+
+_COPYING = (PhaseChange(Phase.KAFKA, Phase.DUAL), PhaseChange(Phase.DUAL, Phase.ZOOKEEPER))
+
+_WAY_BACK: Mapping[PhaseChange, tuple[str, ...]] = {
+    PhaseChange(Phase.ZOOKEEPER, Phase.DUAL): (
+        "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
+        " for partitions without traffic where it is ahead; `runbook bounce --to-phase zookeeper` does it before its"
+        " gate.",
+    ),
+    PhaseChange(Phase.DUAL, Phase.KAFKA): (
+        "At any point: bounce the restarted members back to dual (`runbook bounce --to-phase dual`). Then copy Kafka's"
+        " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
+        " does it before its gate): a dual member takes the larger offset for written and never writes it by itself.",
+        "Only then, through the gate dual, to zookeeper. Never from kafka to zookeeper directly: everything committed"
+        " to Kafka alone would be repeated.",
+    ),
+    PhaseChange(Phase.KAFKA, Phase.DUAL): (
+        "At any point: bounce the restarted members back to kafka. Kafka held everything all the time.",
+    ),
+    PhaseChange(Phase.DUAL, Phase.ZOOKEEPER): (
+        "At any point: bounce the restarted members back to dual. They read the larger of both: nothing is repeated.",
+        "Never from zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone.",
+    ),
+}
+
+
+def _warnings(watch: Watch, seen: Observation, changes: tuple[PhaseChange, ...]) -> tuple[str, ...]:
+    warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in seen.unreadable]
+    idle = [tp for tp, t in watch.tracks.items() if t.unread == 0 and not t.kafka.moves and not t.zookeeper.moves]
+    if idle:
+        warnings.append(
+            f"{len(idle)} partitions had no traffic while the group was watched ({_some(idle)}): their gates say"
+            " unknown. Send each a message, or pass --accept-idle, which lets them pass where the offsets show that"
+            " nothing can be lost"
+        )
+    for member in seen.members.values():
+        if member.host is None:
+            warnings.append(
+                f"{member.id} has a configured consumer.id: its id stays the same over a restart, so the gate goes by"
+                " its registration and its commits; give its host with --host"
+            )
+        if not seen.owned_by(member.id):
+            warnings.append(f"{member.id} owns no partition: nothing can be seen of its commits (--accept-spare)")
+    unowned = [tp for tp in seen.partitions if tp not in seen.owners]
+    if unowned:
+        warnings.append(f"{len(unowned)} partitions have no owner ({_some(unowned)}): let the group rebalance first")
+    if seen.unconsumed:
+        warnings.append(
+            f"{len(seen.unconsumed)} partitions have offsets and no live member subscribes to them"
+            f" ({_some(seen.unconsumed)}): a bounce does not move those; `offsetmgr migrate` does"
+        )
+    if changes and (ahead := _ahead_in_the_other(seen, changes[0].start)):
+        other = "Kafka" if changes[0].start is Phase.ZOOKEEPER else "ZooKeeper"
+        warnings.append(
+            f"{other} is ahead on {_some(ahead)}: a dual member reads the larger and would skip messages there; the"
+            " bounce refuses to begin until that is settled"
+        )
+    return tuple(warnings)
+
+
+def _ahead_in_the_other(seen: Observation, start: Phase) -> list[TopicPartition]:
+    if start is Phase.DUAL:
+        return []
+    used, other = (seen.zookeeper, seen.kafka) if start is Phase.ZOOKEEPER else (seen.kafka, seen.zookeeper)
+    return [tp for tp in seen.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
+
+
+def _some(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
+    shown = ", ".join(str(tp) for tp in sorted(partitions)[:6])
+    return shown + (", ..." if len(partitions) > 6 else "")
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def to_json(book: Runbook) -> dict[str, Any]:
+    """The runbook as plain JSON values, with the baseline that `read_baseline` takes out again."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "group": book.group,
+        "to": book.to.value,
+        "from": {
+            "phase": book.found.phase.value if book.found.phase else None,
+            "known": book.found.known.value,
+            "why": book.found.why,
+        },
+        "taken_at": at(book.baseline.at_ms),
+        "stores": dict(book.stores),
+        "stages": [
+            {
+                "from": s.change.start.value,
+                "to": s.change.to.value,
+                "why_safe": s.why_safe,
+                "settings": dict(s.settings.properties),
+                "notes": list(s.settings.notes),
+                "before": list(s.before),
+                "gate": s.gate,
+                "bounce": s.bounce,
+                "way_back": list(s.back),
+                "copy_to_zookeeper": [str(tp) for tp in s.copies],
+            }
+            for s in book.stages
+        ],
+        "warnings": list(book.warnings),
+        "baseline": observation.to_json(book.baseline),
+    }
+
+
+def read_baseline(path: Path, group: str) -> Observation:
+    """The baseline inside a runbook's JSON, or inside the state file of a bounce.
+
+    Raises `MalformedData` (also where it belongs to another group), `UnknownVersion`.
+    """
+    what = f"baseline {path}"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MalformedData(what, str(error), "give the JSON that `offsetmgr runbook write` made") from error
+    versions = {FORMAT: VERSION, bouncestate.FORMAT: bouncestate.VERSION}
+    if not isinstance(data, dict) or data.get("format") not in versions:
+        raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
+    if data.get("version") != versions[data["format"]]:
+        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {versions[data['format']]}")
+    found = observation.from_json(data.get("baseline"), where=what)
+    if found.group != group:
+        raise MalformedData(what, f"it belongs to group {found.group}, not to {group}")
+    return found

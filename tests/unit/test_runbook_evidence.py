@@ -1,0 +1,391 @@
+"""What recorded observations prove about a group's phase, with planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from offsetmgr.errors import CoordinatorNotAvailable
+from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.observation import Observation, Owned, Reading, Registered, from_json, to_json
+from offsetmgr.migration.phasecheck import PhaseReport, infer_phase, judge
+from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.watch import Watch
+from offsetmgr.model import ABSENT, Committed, LogRange, TopicPartition
+
+ZOOKEEPER, DUAL, KAFKA = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA
+START_MS = 1_700_000_000_000
+OLD = Registered("g_h1-1699999999999-aaaaaaaa", "h1", START_MS - 5000, czxid=1, session=1, topics=("t",))
+NEW = Registered("g_h1-1700000000001-bbbbbbbb", "h1", START_MS + 100, czxid=50, session=2, topics=("t",))
+OTHER = Registered("g_h2-1700000000002-cccccccc", "h2", START_MS + 200, czxid=60, session=3, topics=("t",))
+CONFIGURED = Registered("g_reader-1", None, START_MS - 5000, czxid=1, session=1, topics=("t",))
+
+Offsets = Mapping[int, Reading | tuple[int, int] | int | None]
+"""Partition -> (offset, version), offset, an error, or None for absent."""
+
+
+def reading(found: Reading | tuple[int, int] | int | None) -> Reading:
+    if found is None:
+        return ABSENT
+    if isinstance(found, int):
+        return Committed(found)
+    if isinstance(found, Committed) or not isinstance(found, tuple):
+        return found
+    return Committed(found[0], version=found[1])
+
+
+def look(
+    second: float,
+    *,
+    zookeeper: Offsets,
+    kafka: Offsets,
+    ends: Mapping[int, int],
+    owners: Mapping[int, tuple[Registered, int]] | None = None,
+    members: tuple[Registered, ...] = (NEW,),
+    unreadable: tuple[str, ...] = (),
+) -> Observation:
+    """An observation ``second`` seconds after the start; by default NEW owns every partition, since czxid 100."""
+    tps = {n: TopicPartition("t", n) for n in ends}
+    held = dict.fromkeys(ends, (NEW, 100)) if owners is None else owners
+    return Observation(
+        group="g",
+        at_ms=START_MS + 1000 + int(second * 1000),
+        members={m.id: m for m in members},
+        owners={tps[n]: Owned(m.id, czxid) for n, (m, czxid) in held.items()},
+        partitions=tuple(tps.values()),
+        zookeeper={tps[n]: reading(z) for n, z in zookeeper.items()},
+        kafka={tps[n]: reading(k) for n, k in kafka.items()},
+        logs={tps[n]: LogRange(0, end) for n, end in ends.items()},
+        unreadable=unreadable,
+    )
+
+
+BASELINE = look(-1, zookeeper={0: (10, 1)}, kafka={0: None}, ends={0: 10}, owners={0: (OLD, 5)}, members=(OLD,))
+
+
+def one(zookeeper: list[tuple[int, int] | None], kafka: list[int | None], end: int = 1000) -> list[Observation]:
+    """A series of looks at one partition, one a second."""
+    pairs = zip(zookeeper, kafka, strict=True)
+    return [look(n, zookeeper={0: z}, kafka={0: k}, ends={0: end}) for n, (z, k) in enumerate(pairs)]
+
+
+def verdict(looks: list[Observation], phase: Phase, **rules: bool) -> tuple[bool, Known, bool]:
+    report = judge(Watch(looks), phase, baseline=BASELINE, rules=Rules(**rules, quiet_ms=2000))  # type: ignore[arg-type]
+    (partition,) = report.partitions
+    assert report.passed is partition.ok
+    return partition.ok, partition.known, partition.settled
+
+
+SEEN_OK, SEEN_WRONG = (True, Known.SEEN, True), (False, Known.SEEN, True)
+PENDING = (False, Known.UNKNOWN, False)
+
+
+def phases_of(looks: list[Observation]) -> dict[str, tuple[bool, Known, bool]]:
+    return {phase.value: verdict(looks, phase) for phase in Phase}
+
+
+def test_both_stores_moved_under_one_owner_is_dual() -> None:
+    looks = one([(10, 1), (14, 2)], [10, 14])
+    assert phases_of(looks) == {"zookeeper": SEEN_WRONG, "dual": SEEN_OK, "kafka": SEEN_WRONG}
+
+
+def test_zookeeper_moved_beyond_kafka_is_zookeeper_alone() -> None:
+    # A dual member would have written 14 to Kafka before, and Kafka was read after ZooKeeper.
+    looks = one([(10, 1), (14, 2)], [None, None])
+    assert phases_of(looks) == {"zookeeper": SEEN_OK, "dual": SEEN_WRONG, "kafka": SEEN_WRONG}
+
+
+def test_one_commit_to_kafka_does_not_prove_that_zookeeper_is_left_out() -> None:
+    # A dual member writes ZooKeeper after Kafka: it may be between the two.
+    looks = one([(10, 1), (10, 1)], [10, 14])
+    assert phases_of(looks) == {"zookeeper": SEEN_WRONG, "dual": PENDING, "kafka": PENDING}
+
+
+def test_a_second_commit_to_kafka_proves_it_only_once_zookeeper_was_read_after_it() -> None:
+    two = one([(10, 1)] * 3, [10, 14, 18])
+    assert verdict(two, KAFKA) == PENDING
+    three = one([(10, 1)] * 4, [10, 14, 18, 18])
+    assert phases_of(three) == {"zookeeper": SEEN_WRONG, "dual": SEEN_WRONG, "kafka": SEEN_OK}
+
+
+def test_kafka_rising_to_what_zookeeper_held_before_proves_nothing() -> None:
+    # The member started from ZooKeeper's 20 (the larger), wrote it to Kafka, and takes it for written in ZooKeeper.
+    looks = one([(20, 1)] * 4, [10, 20, 24, 24])
+    assert verdict(looks, DUAL) == PENDING
+    assert verdict(looks, KAFKA) == PENDING
+
+
+def test_a_zookeeper_commit_in_phase_kafka_names_the_member_as_still_dual() -> None:
+    report = judge(Watch(one([(10, 1), (14, 2)], [10, 14])), KAFKA, baseline=BASELINE)
+    assert (report.passed, report.wrong) == (False, (NEW.id,))
+    (member,) = report.members
+    assert member.why == (
+        "new since 2023-11-14T22:13:20Z (registered 2023-11-14T22:13:20Z); t-0: commits to both: Kafka 10 -> 14 at"
+        " 22:13:22.000; ZooKeeper 10 -> 14 (version 1 -> 2) at 22:13:22.000"
+    )
+
+
+def test_a_kafka_commit_in_phase_zookeeper_closes_the_gate() -> None:
+    looks = one([(10, 1)] * 2, [10, 14])
+    assert verdict(looks, ZOOKEEPER) == SEEN_WRONG
+
+
+def test_a_member_that_reads_zookeeper_behind_kafka_is_repeating_and_does_not_pass() -> None:
+    looks = one([(10, 1), (14, 2)], [30, 30])
+    assert verdict(looks, ZOOKEEPER) == PENDING
+
+
+# --- planted faults ------------------------------------------------------------------------------
+
+
+def test_a_member_that_was_there_when_the_bounce_began_has_not_bounced() -> None:
+    looks = [
+        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, owners={0: (OLD, 5)}, members=(OLD,))
+        for n in range(2)
+    ]
+    report = judge(Watch(looks), DUAL, baseline=BASELINE)
+    assert report.not_bounced == (OLD.id,)
+    assert [p.ok for p in report.partitions] == [True]  # it commits to both, and still its settings may be old
+    assert not report.passed
+
+
+def test_a_movement_across_a_change_of_owner_counts_for_nobody() -> None:
+    looks = [
+        look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (OTHER, 90)}, members=(NEW, OTHER)),
+        look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 100)}, members=(NEW, OTHER)),
+    ]
+    assert infer_phase(Watch(looks)).known is Known.UNKNOWN
+
+
+def test_the_same_member_owning_again_begins_a_new_track() -> None:
+    looks = [
+        look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (NEW, 100)}),
+        look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 101)}),
+    ]
+    assert verdict(looks, DUAL) == PENDING
+
+
+def test_a_partition_without_an_owner_keeps_the_gate_closed() -> None:
+    looks = [look(n, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 10}, owners={}) for n in range(2)]
+    report = judge(Watch(looks), DUAL, baseline=BASELINE, rules=Rules(accept_idle=True, accept_spare=True, quiet_ms=0))
+    assert (report.passed, report.settled) == (False, False)
+    assert report.partitions[0].why == "no owner, or the owner is changing"
+
+
+def test_a_missing_coordinator_is_unreadable_and_never_absent() -> None:
+    gone = CoordinatorNotAvailable("offsets of group g", "no coordinator")
+    looks = [look(n, zookeeper={0: (10 + n, 1 + n)}, kafka={0: gone}, ends={0: 99}) for n in range(3)]
+    assert phases_of(looks) == {"zookeeper": PENDING, "dual": PENDING, "kafka": PENDING}
+    # It is back, and what was seen of ZooKeeper meanwhile still counts.
+    looks += [look(3, zookeeper={0: (13, 4)}, kafka={0: 13}, ends={0: 99})]
+    looks += [look(4, zookeeper={0: (14, 5)}, kafka={0: 14}, ends={0: 99})]
+    assert verdict(looks, DUAL) == SEEN_OK
+
+
+def test_an_offset_that_goes_backwards_is_another_writers_work() -> None:
+    assert verdict(one([(10, 1), (14, 2), (14, 2)], [10, 14, 3]), DUAL) == (False, Known.UNKNOWN, True)
+
+
+def test_a_mirror_beside_a_zookeeper_member_is_not_taken_for_dual() -> None:
+    looks = one([(10, 1), (14, 2), (14, 2)], [10, 10, 14])
+    assert verdict(looks, DUAL) == (False, Known.UNKNOWN, True)
+
+
+def test_an_unreadable_node_keeps_the_gate_closed() -> None:
+    looks = one([(10, 1), (14, 2)], [10, 14])
+    looks.append(look(2, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, unreadable=("/consumers/g/ids/x",)))
+    report = judge(Watch(looks), DUAL, baseline=BASELINE)
+    assert (report.passed, report.problems) == (
+        False,
+        ("ZooKeeper node /consumers/g/ids/x cannot be read: what it holds is unknown",),
+    )
+
+
+def test_a_group_without_members_never_passes() -> None:
+    seen = look(0, zookeeper={0: (1, 1)}, kafka={0: 1}, ends={0: 1}, owners={}, members=())
+    assert not judge(Watch([seen]), DUAL, rules=Rules(accept_idle=True)).passed
+
+
+# --- partitions without traffic ------------------------------------------------------------------
+
+
+def idle(zookeeper: tuple[int, int] | None, kafka: int | None, end: int = 10) -> list[Observation]:
+    return one([zookeeper] * 4, [kafka] * 4, end)
+
+
+INFERRED_OK, UNKNOWN = (True, Known.INFERRED, True), (False, Known.UNKNOWN, True)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Phase) -> None:
+    looks = idle((10, 1), 10)
+    busy = [
+        look(n, zookeeper={0: (10, 1), 1: z}, kafka={0: 10, 1: k}, ends={0: 10, 1: 99})
+        for n, (z, k) in enumerate(
+            {
+                ZOOKEEPER: [((1, 1), 0), ((2, 2), 0), ((3, 3), 0), ((4, 4), 0)],
+                DUAL: [((1, 1), 1), ((2, 2), 2), ((3, 3), 3), ((4, 4), 4)],
+                KAFKA: [((1, 1), 1), ((1, 1), 2), ((1, 1), 3), ((1, 1), 4)],
+            }[phase]
+        )
+    ]
+    assert verdict(looks, phase) == UNKNOWN
+    strict = judge(Watch(busy), phase, baseline=BASELINE, rules=Rules(quiet_ms=2000))
+    assert [(p.ok, p.known) for p in strict.partitions] == [(False, Known.UNKNOWN), (True, Known.SEEN)]
+    assert "send a message to this partition" in strict.partitions[0].settle
+    accepted = judge(Watch(busy), phase, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000))
+    assert [(p.ok, p.known) for p in accepted.partitions] == [(True, Known.INFERRED), (True, Known.SEEN)]
+    assert [(m.ok, m.known) for m in accepted.members] == [(True, Known.INFERRED)]
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "kafka", "passes"),
+    [
+        ((10, 1), 10, {DUAL, KAFKA, ZOOKEEPER}),
+        ((5, 1), 10, {KAFKA}),  # in dual, ZooKeeper would never catch up; ZooKeeper alone would repeat
+        ((10, 1), 5, {ZOOKEEPER}),
+        ((10, 1), None, {ZOOKEEPER}),
+        (None, 10, {KAFKA}),
+    ],
+)
+def test_idle_partitions_are_accepted_only_where_nothing_can_be_lost(
+    zookeeper: tuple[int, int] | None, kafka: int | None, passes: set[Phase]
+) -> None:
+    looks = idle(zookeeper, kafka)
+    assert {phase for phase in Phase if verdict(looks, phase, accept_idle=True) == INFERRED_OK} == passes
+
+
+def test_an_idle_partition_behind_in_zookeeper_may_wait_for_the_copy() -> None:
+    looks = idle((5, 1), 10)
+    assert verdict(looks, DUAL, accept_idle=True, catch_up_later=True) == INFERRED_OK
+    assert verdict(looks, KAFKA, accept_idle=True, catch_up_later=True) == INFERRED_OK
+    assert verdict(looks, ZOOKEEPER, accept_idle=True, catch_up_later=True) == UNKNOWN
+
+
+def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
+    looks = idle((10, 1), 10, end=25)
+    assert verdict(looks, DUAL, accept_idle=True) == PENDING
+
+
+def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
+    looks = one([(10, 1)] * 2, [10] * 2, end=10)
+    assert verdict(looks, DUAL, accept_idle=True) == PENDING
+
+
+# --- members -------------------------------------------------------------------------------------
+
+
+def members_of(looks: list[Observation], baseline: Observation | None, **rules: bool) -> PhaseReport:
+    return judge(Watch(looks), DUAL, baseline=baseline, rules=Rules(**rules, quiet_ms=2000))  # type: ignore[arg-type]
+
+
+def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() -> None:
+    looks = [
+        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(2)
+    ]
+    report = members_of(looks, BASELINE)
+    assert [(m.member, m.ok, m.known) for m in report.members] == [
+        (NEW.id, True, Known.SEEN),
+        (OTHER.id, False, Known.UNKNOWN),
+    ]
+    assert members_of(looks, BASELINE, accept_spare=True).passed
+
+
+def test_without_a_baseline_a_member_is_known_by_its_commits_alone() -> None:
+    moving = members_of(one([(10, 1), (14, 2)], [10, 14]), None)
+    assert (moving.passed, moving.members[0].known) == (True, Known.INFERRED)
+    still = members_of(idle((10, 1), 10), None, accept_idle=True)
+    assert (still.passed, still.members[0].known) == (False, Known.UNKNOWN)
+
+
+def configured(czxid: int, moving: bool) -> list[Observation]:
+    member = Registered(CONFIGURED.id, None, START_MS, czxid=czxid, session=czxid, topics=("t",))
+    step = 1 if moving else 0
+    return [
+        look(
+            n,
+            zookeeper={0: (10 + n * step, n * step)},
+            kafka={0: 10 + n * step},
+            ends={0: 99 if moving else 10},
+            owners={0: (member, 100)},
+            members=(member,),
+        )
+        for n in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("czxid", "moving", "ok", "known"),
+    [
+        (1, True, False, Known.SEEN),  # the same registration: the same process
+        (70, True, True, Known.INFERRED),  # registered again, and its commits are those of the phase
+        (70, False, False, Known.UNKNOWN),  # registered again, which an expired session does too
+    ],
+)
+def test_a_configured_consumer_id_tells_nothing_so_session_and_commits_decide(
+    czxid: int, moving: bool, ok: bool, known: Known
+) -> None:
+    before = look(
+        -1, zookeeper={0: (9, 0)}, kafka={0: 9}, ends={0: 10}, owners={0: (CONFIGURED, 2)}, members=(CONFIGURED,)
+    )
+    (member,) = members_of(configured(czxid, moving), before, accept_idle=True).members
+    assert (member.ok, member.known) == (ok, known)
+    assert "a configured consumer.id" in member.why
+
+
+def test_the_gate_of_one_step_judges_only_the_restarted_member() -> None:
+    # OTHER has not been bounced yet and commits to ZooKeeper alone.
+    looks = [
+        look(
+            n,
+            zookeeper={0: (10 + n, n), 1: (10 + n, n)},
+            kafka={0: 10 + n, 1: None},
+            ends={0: 99, 1: 99},
+            owners={0: (NEW, 100), 1: (OTHER, 101)},
+            members=(NEW, OTHER),
+        )
+        for n in range(2)
+    ]
+    assert judge(Watch(looks), DUAL, baseline=BASELINE, only=[NEW.id]).passed
+    whole = judge(Watch(looks), DUAL, baseline=BASELINE)
+    assert (whole.passed, whole.wrong) == (False, (OTHER.id,))
+
+
+# --- the phase that a group is in ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "kafka", "phase", "known"),
+    [
+        ([(10, 1), (14, 2)], [None, None], ZOOKEEPER, Known.SEEN),
+        ([(10, 1), (14, 2)], [10, 14], DUAL, Known.SEEN),
+        ([(10, 1)] * 4, [11, 14, 18, 18], KAFKA, Known.SEEN),
+        ([(10, 1)], [None], ZOOKEEPER, Known.INFERRED),
+        ([None], [10], KAFKA, Known.INFERRED),
+        ([(10, 1)], [10], None, Known.UNKNOWN),
+        ([None], [None], None, Known.UNKNOWN),
+    ],
+)
+def test_the_phase_is_inferred_from_commits_then_from_what_the_stores_hold(
+    zookeeper: list[tuple[int, int] | None], kafka: list[int | None], phase: Phase | None, known: Known
+) -> None:
+    found = infer_phase(Watch(one(zookeeper, kafka)))
+    assert (found.phase, found.known) == (phase, known)
+
+
+def test_an_observation_survives_json() -> None:
+    error = CoordinatorNotAvailable("offsets", "moved")
+    seen = look(0, zookeeper={0: (10, 1), 1: None}, kafka={0: 10, 1: error}, ends={0: 10, 1: 3}, unreadable=("/x",))
+    again = from_json(to_json(seen), where="baseline")
+    assert again.members == seen.members
+    assert again.owners == seen.owners
+    assert again.zookeeper == seen.zookeeper
+    assert again.kafka[TopicPartition("t", 0)] == Committed(10)
+    assert str(again.kafka[TopicPartition("t", 1)]) == "offset of t-1: offsets: moved"
+    assert (again.partitions, again.logs, again.unreadable, again.at_ms) == (
+        seen.partitions,
+        seen.logs,
+        seen.unreadable,
+        seen.at_ms,
+    )

@@ -1,0 +1,73 @@
+"""Phases: their settings, the safe changes, and why the direct ones are refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from offsetmgr.errors import GateRefused
+from offsetmgr.migration.phases import SETTINGS, Phase, PhaseChange, require_safe, route
+from offsetmgr.model import ABSENT, Committed, TopicPartition
+
+ZOOKEEPER, DUAL, KAFKA = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_each_phase_has_the_exact_consumer_settings() -> None:
+    assert SETTINGS[ZOOKEEPER].as_lines() == ["offsets.storage=zookeeper"]
+    assert SETTINGS[DUAL].as_lines() == ["offsets.storage=kafka", "dual.commit.enabled=true"]
+    # Left out, dual.commit.enabled is true with offsets.storage=kafka, so it must be said.
+    assert SETTINGS[KAFKA].as_lines() == ["offsets.storage=kafka", "dual.commit.enabled=false"]
+
+
+def test_every_pair_of_phases_is_either_a_safe_change_or_refused() -> None:
+    safe = []
+    for start, to in product(Phase, Phase):
+        try:
+            safe.append(require_safe(start, to))
+        except GateRefused:
+            continue
+    assert safe == [
+        PhaseChange(ZOOKEEPER, DUAL),
+        PhaseChange(DUAL, ZOOKEEPER),
+        PhaseChange(DUAL, KAFKA),
+        PhaseChange(KAFKA, DUAL),
+    ]
+
+
+def test_zookeeper_to_kafka_is_refused_with_what_would_be_lost_or_repeated() -> None:
+    with pytest.raises(GateRefused) as refused:
+        require_safe(
+            ZOOKEEPER,
+            KAFKA,
+            zookeeper={T0: Committed(500), T1: Committed(70)},
+            kafka={T0: ABSENT, T1: Committed(20)},
+        )
+    assert refused.value.what == "bounce zookeeper -> kafka directly"
+    assert "reads Kafka alone" in refused.value.why
+    assert refused.value.why.endswith(
+        "now: t-0 is at 500, and Kafka has no offset; t-1 is at 70, Kafka at 20: 50 repeated"
+    )
+    assert refused.value.hint.startswith("go through dual")
+
+
+def test_kafka_to_zookeeper_is_refused_with_what_would_be_repeated() -> None:
+    with pytest.raises(GateRefused) as refused:
+        require_safe(KAFKA, ZOOKEEPER, zookeeper={T0: Committed(120)}, kafka={T0: Committed(180)})
+    assert "stood still since Kafka took over" in refused.value.why
+    assert refused.value.why.endswith("now: t-0 is at 180, ZooKeeper at 120: 60 repeated")
+
+
+@pytest.mark.parametrize(
+    ("start", "to", "changes"),
+    [
+        (ZOOKEEPER, KAFKA, ["zookeeper -> dual", "dual -> kafka"]),
+        (KAFKA, ZOOKEEPER, ["kafka -> dual", "dual -> zookeeper"]),
+        (DUAL, KAFKA, ["dual -> kafka"]),
+        (ZOOKEEPER, DUAL, ["zookeeper -> dual"]),
+        (KAFKA, KAFKA, []),
+    ],
+)
+def test_the_route_between_two_phases_leads_through_dual(start: Phase, to: Phase, changes: list[str]) -> None:
+    assert [str(change) for change in route(start, to)] == changes
