@@ -1,0 +1,435 @@
+"""What only snapshot files do: atomic replacement, identity, one writer, flat memory, forms that name no group."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import (
+    FileFailure,
+    MalformedData,
+    PartialFailure,
+    TimedOut,
+    Unreadable,
+    UnsupportedOperation,
+    UsageError,
+)
+from offsetmgr.formats.base import GroupEntry, SnapshotHeader
+from offsetmgr.formats.spark import SymbolicOffset
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, GroupEdit, GroupOffsets, Verdict
+from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
+from offsetmgr.stores.uri import open_store
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+HEADER = SnapshotHeader("6a1f3a52-4c1d-4a3c-9f6e-5a8f0a1b2c3d", 1_700_000_000_000, "kafka://h:9092", "kafka", "abc")
+
+
+def one_group(offset: int = 5) -> list[GroupEntry]:
+    return [GroupEntry("g", {T0: Committed(offset, "m", 3, 9)})]
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+# --- writing a snapshot -----------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_written_from_a_stores_scan_and_reports_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+
+    report = write_snapshot(path, HEADER, [GroupOffsets("g", {T0: Committed(5, "m")}), GroupOffsets("h", {})])
+
+    assert path.read_bytes() == b"g,t,0,5\n\n"
+    assert (report.groups, report.offsets, report.errors, report.size) == (2, 1, 0, 9)
+    assert report.lost == ("metadata of 1 offsets", "snapshot id, time and source (kafka://h:9092)")
+    assert leftovers(tmp_path) == ["s.csv"]
+
+
+def test_an_existing_file_is_refused_before_the_source_is_read_unless_told_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"precious")
+    asked = []
+
+    def source() -> Iterator[GroupEntry]:
+        asked.append(True)
+        yield from one_group()
+
+    with pytest.raises(FileFailure, match="exists already"):
+        write_snapshot(path, HEADER, source())
+    assert (path.read_bytes(), asked) == (b"precious", [])
+
+    write_snapshot(path, HEADER, source(), overwrite=True)
+    assert path.read_bytes() == b"g,t,0,5\n\n"
+
+
+def test_a_source_that_fails_leaves_no_file_and_an_old_one_as_it_was(tmp_path: Path) -> None:
+    def source() -> Iterator[GroupEntry]:
+        yield from one_group()
+        raise TimedOut("the source", "no answer")
+
+    with pytest.raises(TimedOut):
+        write_snapshot(tmp_path / "new.avro", HEADER, source())
+    write_snapshot(tmp_path / "old.avro", HEADER, one_group())
+    with pytest.raises(TimedOut):
+        write_snapshot(tmp_path / "old.avro", HEADER, source(), overwrite=True)
+
+    assert leftovers(tmp_path) == ["old.avro"]
+    assert SnapshotStore(tmp_path / "old.avro").fetch("g")[T0] == Committed(5, "m", 3, 9)
+
+
+def test_a_file_that_appears_while_we_write_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+
+    def source() -> Iterator[GroupEntry]:
+        path.write_bytes(b"theirs")
+        yield from one_group()
+
+    with pytest.raises(FileFailure, match="exists already"):
+        write_snapshot(path, HEADER, source())
+
+    assert path.read_bytes() == b"theirs"
+    assert leftovers(tmp_path) == ["s.csv"]
+
+
+def test_what_was_unreadable_is_recorded_only_when_told_to_and_stays_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "s.avro"
+    groups = [
+        GroupOffsets("partly", {T0: Committed(5)}, {T1: Unreadable("t-1", "not a number")}),
+        GroupOffsets("wholly", {}, error=TimedOut("group wholly", "no answer")),
+    ]
+    with pytest.raises(UnsupportedOperation, match="t-1: not a number"):
+        write_snapshot(path, HEADER, groups)
+    assert not path.exists()
+
+    report = write_snapshot(path, HEADER, groups, keep_errors=True)
+
+    assert report.errors == 2
+    store = SnapshotStore(path)
+    with pytest.raises(PartialFailure) as caught:
+        store.fetch("partly")
+    assert caught.value.successes == {T0: Committed(5)}
+    assert isinstance(caught.value.failures[T1], Unreadable)
+    assert dict(store.fetch("partly", [T0])) == {T0: Committed(5)}
+    with pytest.raises(TimedOut, match="group wholly: no answer"):
+        store.fetch("wholly")
+    partly, wholly = store.scan(["partly", "wholly"])
+    assert set(partly.errors) == {T1}
+    assert isinstance(wholly.error, TimedOut)
+
+
+def test_an_edit_keeps_what_is_unreadable_and_does_not_write_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.avro"
+    write_snapshot(path, HEADER, [GroupOffsets("g", {}, {T1: Unreadable("t-1", "not a number")})], keep_errors=True)
+    store = SnapshotStore(path)
+
+    with pytest.raises(PartialFailure) as caught:
+        store.commit("g", {T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)})
+
+    assert isinstance(caught.value.failures[T1], Unreadable)
+    assert caught.value.successes[T0].verdict is Verdict.WRITTEN
+    (found,) = store.scan(["g"])
+    assert (dict(found.offsets), set(found.errors)) == ({T0: Committed(1)}, {T1})
+
+
+def test_a_full_disk_is_one_clear_error_and_the_old_file_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"g,t,0,5\n\n")
+    program = """
+import resource, sys
+from offsetmgr.errors import FileFailure
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.snapshot import SnapshotStore
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    SnapshotStore(sys.argv[1]).commit("g", {TopicPartition("t", p): OffsetAndMetadata(9) for p in range(5000)})
+except FileFailure as error:
+    print(error)
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == f"file {path} not written: file too large\n"
+    assert path.read_bytes() == b"g,t,0,5\n\n"
+    assert leftovers(tmp_path) == ["s.csv"]
+
+
+# --- files that are not there, or broken ------------------------------------------------------------
+
+
+def test_reading_a_missing_file_is_an_error_and_an_edit_creates_it(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "s.avro")
+    for read in (store.identity, lambda: list(store.groups()), lambda: store.fetch("g"), lambda: list(store.scan("g"))):
+        with pytest.raises(FileFailure, match="no such file"):
+            read()
+
+    store.commit("g", {T0: OffsetAndMetadata(5, "m", 3, 9)})
+
+    assert store.fetch("g")[T0] == Committed(5, "m", 3, 9)
+    assert store.header is not None
+    assert store.header.source_uri == f"file:{tmp_path}/s.avro"
+
+
+def test_an_edit_that_writes_nothing_creates_nothing(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "s.avro")
+
+    (result,) = store.edit([GroupEdit("g", {T0: Change(None)})])
+
+    assert result.outcomes[T0].verdict is Verdict.UNCHANGED
+    assert leftovers(tmp_path) == []
+
+
+def test_a_folder_and_a_missing_folder_are_clear_errors(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(FileFailure, match="is a directory"):
+        SnapshotStore(tmp_path / "folder.csv").fetch("g")
+    with pytest.raises(FileFailure, match="no such file"):
+        SnapshotStore(tmp_path / "nowhere" / "s.csv").commit("g", {T0: OffsetAndMetadata(1)})
+
+
+def test_a_broken_file_is_never_half_used_and_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"g,t,0,5\ng,t,1,oops\n")
+    store = SnapshotStore(path)
+
+    for use in (
+        lambda: next(iter(store.groups())),
+        lambda: store.fetch("g"),
+        lambda: next(store.scan(["g"])),
+        lambda: store.commit("g", {T0: OffsetAndMetadata(6)}),
+    ):
+        with pytest.raises(MalformedData, match="line 2: offset is not a number in 'g,t,1,oops'"):
+            use()
+
+    assert path.read_bytes() == b"g,t,0,5\ng,t,1,oops\n"
+
+
+def test_a_file_replaced_by_others_is_read_anew_and_a_scan_in_progress_goes_on_with_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"g,t,0,5\nh,t,0,5\n")
+    store = SnapshotStore(path)
+    scan = store.scan(["g", "h"])
+    next(scan)
+
+    other = tmp_path / "other"
+    other.write_bytes(b"g,t,0,7\nh,t,0,7\n")
+    other.replace(path)
+
+    assert store.fetch("g")[T0] == Committed(7)
+    assert next(scan).offsets == {T0: Committed(5)}
+
+
+# --- edits ------------------------------------------------------------------------------------------
+
+
+def test_an_edit_keeps_the_order_of_the_groups_and_the_mode_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"b,t,0,1\na,t,0,1\nc,t,0,1\n")
+    path.chmod(0o640)
+
+    list(
+        SnapshotStore(path).edit(
+            [
+                GroupEdit("new", {T0: Change(OffsetAndMetadata(1))}),
+                GroupEdit("c", {T0: Change(None)}),
+                GroupEdit("a", {T1: Change(OffsetAndMetadata(2))}),
+                GroupEdit("a", {T0: Change(OffsetAndMetadata(3), expected=Committed(1))}),
+            ]
+        )
+    )
+
+    assert path.read_bytes() == b"b,t,0,1\na,t,0,3\na,t,1,2\nnew,t,0,1\n\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_an_edit_through_a_symbolic_link_replaces_the_file_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "real.csv").write_bytes(b"g,t,0,1\n")
+    (tmp_path / "link.csv").symlink_to("real.csv")
+
+    SnapshotStore(tmp_path / "link.csv").commit("g", {T0: OffsetAndMetadata(2)})
+
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_bytes() == b"g,t,0,2\n\n"
+
+
+def test_a_name_that_the_format_cannot_carry_is_that_partitions_failure(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "s.zk")
+    odd = TopicPartition("a:b", 0)
+
+    with pytest.raises(PartialFailure) as caught:
+        store.commit("g", {T0: OffsetAndMetadata(1), odd: OffsetAndMetadata(1)})
+
+    assert str(caught.value.failures[odd]) == (
+        "topic 'a:b': ExportZkOffsets' format cannot carry a name that holds ':'"
+    )
+    assert dict(store.fetch("g")) == {T0: Committed(1)}
+
+
+def test_edits_that_come_from_a_failing_source_write_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"g,t,0,1\n")
+
+    def edits() -> Iterator[GroupEdit]:
+        yield GroupEdit("g", {T0: Change(OffsetAndMetadata(2))})
+        raise TimedOut("the source", "no answer")
+
+    with pytest.raises(TimedOut):
+        list(SnapshotStore(path).edit(edits()))
+
+    assert path.read_bytes() == b"g,t,0,1\n"
+    assert leftovers(tmp_path) == ["s.csv"]
+
+
+def test_another_writer_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"g,t,0,1\n")
+    store = SnapshotStore(path, lock_timeout_ms=50)
+    with (tmp_path / ".s.csv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        with pytest.raises(FileFailure, match="another process is writing it"):
+            store.commit("g", {T0: OffsetAndMetadata(2)})
+
+    store.commit("g", {T0: OffsetAndMetadata(2)})  # a lock file left by a dead process holds nobody up
+    assert leftovers(tmp_path) == ["s.csv"]
+
+
+def test_two_processes_that_edit_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    program = """
+import sys
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.snapshot import SnapshotStore
+for n in range(20):
+    SnapshotStore(sys.argv[1]).commit(f"{sys.argv[2]}-{n}", {TopicPartition("t", 0): OffsetAndMetadata(n)})
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in ("a", "b")]
+
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+
+    store = SnapshotStore(path)
+    assert sorted(store.groups()) == sorted(f"{name}-{n}" for name in "ab" for n in range(20))
+
+
+# --- identity and URIs ------------------------------------------------------------------------------
+
+
+def test_the_identity_is_the_snapshots_own_id_through_edits(tmp_path: Path) -> None:
+    write_snapshot(tmp_path / "s.avro", HEADER, one_group())
+    store = SnapshotStore(tmp_path / "s.avro")
+
+    store.commit("g", {T0: OffsetAndMetadata(6)})
+
+    identity = store.identity()
+    assert (identity.kind, identity.id, identity.how) == ("file", HEADER.snapshot_id, "the snapshot's own id")
+    assert store.header == HEADER
+
+
+def test_the_identity_of_text_is_its_content(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_bytes(b"g,t,0,5\n")
+
+    identity = SnapshotStore(tmp_path / "s.csv").identity()
+
+    assert identity.id == "sha256:8e2863d9435783fa598513d459270f8a81705acab394767dfb90e66b55c8acbc"
+    assert "SHA-256" in identity.how
+
+
+def test_a_uri_opens_and_names_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "my offsets?.txt"
+    path.write_bytes(b"t,0,5\n")
+    uri = f"file:{tmp_path}/my%20offsets%3F.txt?format=csv&group=a%26b"
+
+    with open_store(uri) as store:
+        assert dict(store.fetch("a&b")) == {T0: Committed(5)}
+        assert store.uri == uri
+
+
+# --- forms that name no group -----------------------------------------------------------------------
+
+
+def test_a_csv_without_a_group_column_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_bytes(b"t,0,5\n")
+    store = SnapshotStore(path, group="g")
+
+    store.commit("g", {T0: OffsetAndMetadata(6)})
+    with pytest.raises(PartialFailure, match="has no column for groups"):
+        store.commit("other", {T0: OffsetAndMetadata(6)})
+
+    assert path.read_bytes() == b"t,0,6\n\n"
+    assert list(store.groups()) == ["g"]
+    assert dict(store.fetch("other")) == {}
+
+
+def test_without_being_told_the_group_such_a_file_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_bytes(b"t,0,5\n")
+
+    with pytest.raises(UsageError) as caught:
+        SnapshotStore(tmp_path / "s.csv").fetch("g")
+
+    assert caught.value.hint == "say which group they are of: group=GROUP"
+
+
+def test_sparks_json_stays_in_its_form_and_keeps_its_symbols(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(b'{"t":{"0":5,"1":-1}}')
+    store = SnapshotStore(path, group="g")
+
+    store.commit("g", {T0: OffsetAndMetadata(6)})
+
+    assert path.read_bytes() == b'{"t": {"0": 6, "1": -1}}\n'
+    with pytest.raises(PartialFailure) as caught:
+        store.fetch("g")
+    assert isinstance(caught.value.failures[T1], SymbolicOffset)
+    store.delete("g", [T0])
+    assert path.read_bytes() == b'{"t": {"1": -1}}\n'
+
+
+# --- size -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["avro", "csv", "zk", "json"])
+def test_memory_grows_with_the_groups_and_not_with_the_offsets(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"s.{suffix}"
+    groups, partitions = 200, 500
+    tracemalloc.start()
+    try:
+        write_snapshot(
+            path,
+            HEADER,
+            (
+                GroupEntry(f"group-{g}", {TopicPartition("t", p): Committed(g + p) for p in range(partitions)})
+                for g in range(groups)
+            ),
+        )
+        with SnapshotStore(path) as store:
+            read = sum(len(found.offsets) for found in store.scan(store.groups()))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert read == 100_000
+    assert peak < 6_000_000  # 100,000 offsets as Python objects are over 30 MB
+
+
+def test_lock_and_temporary_files_are_beside_the_file_they_belong_to(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def source() -> Iterator[GroupEntry]:
+        seen.extend(leftovers(tmp_path))
+        yield from one_group()
+
+    write_snapshot(tmp_path / "s.avro", HEADER, source())
+
+    assert seen[0].startswith(".s.avro.") and seen[0].endswith(".tmp")
+    assert seen[1] == ".s.avro.lock"
+    assert leftovers(tmp_path) == ["s.avro"]
