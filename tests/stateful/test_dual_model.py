@@ -1,0 +1,253 @@
+"""The dual store against an oracle of plain dicts, while either store fails, heals, and others write past it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, GroupEdit, Verdict
+from offsetmgr.stores.dual import DualStore
+from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.memory import MemoryStore
+
+PARTITIONS = [TopicPartition("t", p) for p in range(3)]
+OFFSETS = st.integers(0, 12)
+TP = st.sampled_from(PARTITIONS)
+
+
+class NoWaiting:
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        return None
+
+
+@dataclass
+class Held:
+    """What the oracle thinks that one store holds: offset and version, as `MemoryStore` counts it."""
+
+    values: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+    def offset(self, tp: TopicPartition) -> int | None:
+        return self.values[tp][0] if tp in self.values else None
+
+    def put(self, tp: TopicPartition, offset: int | None) -> None:
+        if offset is None:
+            self.values.pop(tp, None)
+        elif self.offset(tp) != offset:
+            self.values[tp] = (offset, self.values[tp][1] + 1 if tp in self.values else 0)
+
+
+@dataclass
+class Waiting:
+    """What the oracle thinks is pending: the wanted offset, whether it may lower, and over which value."""
+
+    after: int | None
+    lowers: bool
+    over: tuple[int, int] | str | None
+    """The value seen in the secondary (None: no commit), or "unknown"."""
+
+
+class DualModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kafka, self.zookeeper = MemoryStore("kafka"), MemoryStore("zookeeper")
+        self.primary, self.secondary = FaultyStore(self.kafka), FaultyStore(self.zookeeper)
+        self.dual = DualStore(self.primary, self.secondary, clock=NoWaiting())
+        self.p, self.s = Held(), Held()
+        self.waiting: dict[TopicPartition, Waiting] = {}
+        self.down: set[str] = set()
+        self.down_partitions: set[TopicPartition] = set()
+
+    # --- what goes wrong --------------------------------------------------------------------------
+
+    @rule(what=st.sampled_from(["primary read", "primary write", "secondary read", "secondary write", "answers"]))
+    def fail(self, what: str) -> None:
+        self.down.add(what)
+        self._arm()
+
+    @rule(tp=TP)
+    def fail_secondary_writes_of(self, tp: TopicPartition) -> None:
+        self.down_partitions.add(tp)
+        self._arm()
+
+    @precondition(lambda self: self.down or self.down_partitions)
+    @rule(what=st.sampled_from(["primary", "secondary", "all"]))
+    def heal(self, what: str) -> None:
+        if what == "primary":
+            self.down = {d for d in self.down if not d.startswith("primary")}
+        elif what == "secondary":
+            self.down = {d for d in self.down if d.startswith("primary")}
+            self.down_partitions = set()
+        else:
+            self.down, self.down_partitions = set(), set()
+        self._arm()
+
+    def _arm(self) -> None:
+        self.primary.heal()
+        self.secondary.heal()
+        for what in self.down - {"answers"}:
+            name, call = what.split()
+            getattr(self, name).fail(call)
+        if "answers" in self.down:
+            self.secondary.fail("write", after=True)
+        for tp in self.down_partitions:
+            self.secondary.fail("write", Unreachable("part", "down"), partition=tp)
+
+    # --- what people do ---------------------------------------------------------------------------
+
+    @rule(wanted=st.dictionaries(TP, OFFSETS, min_size=1, max_size=3), allow_rewind=st.booleans())
+    def commit(self, wanted: dict[TopicPartition, int], allow_rewind: bool) -> None:
+        self._edit({tp: Change(OffsetAndMetadata(o), allow_rewind=allow_rewind) for tp, o in wanted.items()})
+
+    @rule(tp=TP, offset=OFFSETS, guess=OFFSETS, right=st.booleans(), allow_rewind=st.booleans())
+    def commit_if(self, tp: TopicPartition, offset: int, guess: int, right: bool, allow_rewind: bool) -> None:
+        larger = self._larger(tp)
+        expected = Committed(larger if right and larger is not None else guess)
+        self._edit({tp: Change(OffsetAndMetadata(offset), expected, allow_rewind)})
+
+    @rule(tps=st.sets(TP, min_size=1))
+    def delete(self, tps: set[TopicPartition]) -> None:
+        self._edit({tp: Change(None) for tp in tps})
+
+    @rule(tp=TP, by=st.integers(1, 3), where=st.sampled_from(["primary", "secondary"]))
+    def another_consumer_commits(self, tp: TopicPartition, by: int, where: str) -> None:
+        store, held = (self.kafka, self.p) if where == "primary" else (self.zookeeper, self.s)
+        offset = (held.offset(tp) or 0) + by
+        store.commit("g", {tp: OffsetAndMetadata(offset)})
+        held.put(tp, offset)
+
+    @rule()
+    def flush(self) -> None:
+        self._retry(dict(self.waiting))
+        self.dual.flush()
+
+    @rule()
+    def fetch(self) -> None:
+        if "primary read" in self.down or "secondary read" in self.down:
+            try:
+                self.dual.fetch("g")
+            except Unreachable:
+                return
+            raise AssertionError("a store that cannot be read was taken for one that holds nothing")
+        expected = {tp: larger for tp in PARTITIONS if (larger := self._larger(tp)) is not None}
+        assert {tp: c.offset for tp, c in self.dual.fetch("g").items() if isinstance(c, Committed)} == expected
+        (scanned,) = self.dual.scan(["g"])
+        assert {tp: c.offset for tp, c in scanned.offsets.items()} == expected
+
+    # --- the oracle -------------------------------------------------------------------------------
+
+    def _edit(self, changes: dict[TopicPartition, Change]) -> None:
+        before = dict(self.waiting)
+        taken = {tp for tp, change in changes.items() if self._primary_takes(tp, change)}
+        reported = {tp for tp in taken if self._secondary(tp, changes[tp])}
+        self._retry({tp: w for tp, w in before.items() if self.waiting.get(tp) is w})
+
+        (result,) = self.dual.edit([GroupEdit("g", changes)])
+
+        assert {tp for tp, o in result.outcomes.items() if o.verdict is not Verdict.FAILED} == taken
+        assert set(result.secondary) == reported
+
+    def _primary_takes(self, tp: TopicPartition, change: Change) -> bool:
+        after = change.after.offset if change.after else None
+        mine, theirs = self.p.offset(tp), self.s.offset(tp)
+        if self.down & {"primary read", "primary write"}:
+            return False
+        floor = mine
+        if "secondary read" in self.down:
+            if change.expected is not None:
+                return False
+        else:
+            larger = self._larger(tp)
+            if isinstance(change.expected, Committed) and change.expected.offset != larger:
+                return False
+            waiting = self.waiting.get(tp)
+            if not (waiting and waiting.lowers and change.expected is None):
+                floor = max((o for o in (mine, theirs) if o is not None), default=None)
+        if after is not None and floor is not None and after < floor and not change.allow_rewind:
+            return False
+        self.p.put(tp, after)
+        return True
+
+    def _secondary(self, tp: TopicPartition, change: Change) -> bool:
+        """Does to the oracle's secondary what should happen; whether a failure is to be reported."""
+        after = change.after.offset if change.after else None
+        old = self.waiting.pop(tp, None)
+        lowers = change.allow_rewind or after is None or (old is not None and old.lowers)
+        over = "unknown" if "secondary read" in self.down else self.s.values.get(tp)
+        if over != "unknown" and self.s.offset(tp) == after:
+            return False
+        return self._write(tp, Waiting(after, lowers, over))
+
+    def _write(self, tp: TopicPartition, waiting: Waiting) -> bool:
+        if "secondary write" in self.down or tp in self.down_partitions:
+            self.waiting[tp] = waiting
+            return True
+        here = self.s.offset(tp)
+        refused = False
+        if here == waiting.after:
+            pass
+        elif waiting.lowers:
+            refused = waiting.over != "unknown" and self.s.values.get(tp) != waiting.over
+        else:
+            refused = here is not None and waiting.after is not None and here > waiting.after
+        if not refused:
+            self.s.put(tp, waiting.after)
+        if "answers" in self.down:
+            self.waiting[tp] = waiting
+            return True
+        self.waiting.pop(tp, None)
+        return refused
+
+    def _retry(self, waiting: dict[TopicPartition, Waiting]) -> None:
+        for tp, w in waiting.items():
+            if "primary read" in self.down:
+                continue
+            now = self.p.offset(tp)
+            same = now == w.after
+            ahead = not w.lowers and now is not None and w.after is not None and now >= w.after
+            if same or ahead:
+                self._write(tp, w)
+            else:
+                self.waiting.pop(tp)
+
+    def _larger(self, tp: TopicPartition) -> int | None:
+        return max((o for o in (self.p.offset(tp), self.s.offset(tp)) if o is not None), default=None)
+
+    # --- what always holds ------------------------------------------------------------------------
+
+    @invariant()
+    def both_stores_hold_what_the_oracle_says(self) -> None:
+        for store, held in ((self.kafka, self.p), (self.zookeeper, self.s)):
+            assert {tp: c.offset for tp, c in store.data.get("g", {}).items()} == {
+                tp: offset for tp, (offset, _) in held.values.items()
+            }
+
+    @invariant()
+    def what_is_pending_is_visible(self) -> None:
+        shown = self.dual.pending.get("g", {})
+        assert {tp: p.after.offset if p.after else None for tp, p in shown.items()} == {
+            tp: w.after for tp, w in self.waiting.items()
+        }
+
+    def teardown(self) -> None:
+        """Once all is well again and nobody else writes, both stores say what the primary was told last."""
+        self.down, self.down_partitions = set(), set()
+        self._arm()
+        self._retry(dict(self.waiting))
+        self.dual.close()
+        assert self.dual.pending == {}
+        self.both_stores_hold_what_the_oracle_says()
+
+
+TestDualModel = DualModel.TestCase
+TestDualModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
