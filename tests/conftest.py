@@ -14,7 +14,15 @@ from typing import Protocol
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetches the servers' jars before any test's time-out counts: the first time that takes minutes."""
+    if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        for name in jars.SETS:
+            jars.resolve(name, terminal.write_line if terminal else None)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,11 @@ _COMMON: Final[Mapping[str, object]] = {
     "auto.create.topics.enable": "false",
     # The cleaner would take 128 MB of a heap of 512.
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
-    "controlled.shutdown.enable": "true",
+    # The last broker of a cluster has nobody to hand over to, and need not wait long to find out.
+    "controlled.shutdown.retry.backoff.ms": 200,
 }
+# Another broker may hold the port while ours is about to find out: ours says that it is up.
+_UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
 class KafkaBroker(ListeningServer):
@@ -99,7 +103,7 @@ class KafkaBroker(ListeningServer):
         )
 
     def _answers(self) -> bool:
-        return ports.broker_answers(self.port)
+        return _UP.search(self._log_of_this_run()) is not None and ports.broker_answers(self.port)
 
 
 class KraftBroker(ListeningServer):
@@ -168,7 +172,7 @@ class KraftBroker(ListeningServer):
             raise SandboxError(f"cannot format {self.folder / 'data'}", log_tail(self.log_file), f"see {self.log_file}")
 
     def _answers(self) -> bool:
-        return ports.broker_answers(self.port)
+        return _UP.search(self._log_of_this_run()) is not None and ports.broker_answers(self.port)
 
 
 def _ephemerals(zookeeper: str) -> set[str]:

@@ -29,6 +29,8 @@ class ListeningServer(ServerProcess):
 
     def start(self) -> Self:
         if self._port is not None:
+            if not self.running() and not ports.is_free(self._port):
+                raise SandboxError(f"cannot start {self.name}", f"port {self._port} is taken", "choose another port")
             return super().start()
         for attempt in range(1, _ATTEMPTS + 1):
             self._take_ports()

@@ -72,7 +72,6 @@ class OldConsumer(ServerProcess):
         self.extra = dict(extra or {})
         self.jvm = tuple(jvm)
         self.name = f"old consumer of {group}"
-        self._log_start = 0
 
     @property
     def output_file(self) -> Path:
@@ -119,7 +118,6 @@ class OldConsumer(ServerProcess):
     def _command(self) -> list[str]:
         file = self.folder / "consumer.properties"
         file.write_text(properties(list(self.settings().items())), encoding="utf-8")
-        self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
         return java_command(
             [jars.resolve(JAR_SET), *compiler],
@@ -133,13 +131,6 @@ class OldConsumer(ServerProcess):
 
     def _answers(self) -> bool:
         return bool(_REBALANCED.search(self._log_of_this_run()))
-
-    def _log_of_this_run(self) -> bytes:
-        if not self.log_file.exists():
-            return b""
-        with self.log_file.open("rb") as file:
-            file.seek(self._log_start)
-            return file.read()
 
 
 def _message(line: bytes) -> Message:

@@ -105,6 +105,7 @@ class ServerProcess(ABC):
         self.start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._ref: ProcessRef | None = None
+        self._log_start = 0
         self.on_launch: Callable[[ServerProcess], None] | None = None
         """Called as soon as the process exists, before it answers: whoever keeps books can write it down."""
 
@@ -186,9 +187,18 @@ class ServerProcess(ABC):
         """The file that takes stdout, where that is the server's product and no log."""
         return None
 
+    def _log_of_this_run(self) -> bytes:
+        """What it logged since it was last started."""
+        if not self.log_file.exists():
+            return b""
+        with self.log_file.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read()
+
     def _launch(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         command, product = self._command(), self._stdout()
+        self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         with contextlib.ExitStack() as files:
             log = files.enter_context(self.log_file.open("ab"))
             out = files.enter_context(product.open("ab")) if product else log

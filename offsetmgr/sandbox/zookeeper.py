@@ -45,10 +45,14 @@ class ZooKeeperServer(ListeningServer):
         """``127.0.0.1:PORT``, without a chroot."""
         return f"{ports.HOST}:{self.port}"
 
+    @property
+    def _data(self) -> Path:
+        return self.folder.absolute() / "data"
+
     def _command(self) -> list[str]:
         config = self.folder / "zoo.cfg"
         settings: list[tuple[str, object]] = [
-            ("dataDir", self.folder / "data"),
+            ("dataDir", self._data),
             ("clientPort", self.port),
             ("clientPortAddress", ports.HOST),
             ("tickTime", 500),
@@ -68,4 +72,5 @@ class ZooKeeperServer(ListeningServer):
         )
 
     def _answers(self) -> bool:
-        return ports.zookeeper_answers(self.port)
+        # Another server may hold the port while ours is about to find out: ours names its own folder.
+        return ports.zookeeper_answers(self.port) and str(self._data) in ports.four_letters(self.connect, "conf")

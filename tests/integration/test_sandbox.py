@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
+from kazoo.client import KazooClient
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, ports
+from offsetmgr.errors import SandboxError
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
+from offsetmgr.sandbox.folders import cache_folder
+from offsetmgr.sandbox.process import ProcessRef, wait_until
+from offsetmgr.sandbox.sandbox import OldGroup
 
 pytestmark = pytest.mark.servers
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    assert wait_until(condition, seconds), f"not within {seconds:g} s"
+
+
+def partitions_of(bootstrap: str, topic: str) -> int:
+    return len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=10).topics[topic].partitions)
+
+
+def produce(bootstrap: str, topic: str, values: range, partitions: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % partitions)
+    assert producer.flush(30) == 0
+
+
+# --- single servers ------------------------------------------------------------------------------
 
 
 def test_zookeeper_serves_requests_in_both_versions(zookeeper: ZooKeeperServer, zookeeper34: ZooKeeperServer) -> None:
@@ -24,8 +56,8 @@ def test_brokers_take_topics_at_once(
     make_topic(unique, 3)
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
 
-    assert len(AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(unique).topics[unique].partitions) == 3
-    assert len(AdminClient({"bootstrap.servers": kraft.bootstrap}).list_topics(unique).topics[unique].partitions) == 2
+    assert partitions_of(kafka.bootstrap, unique) == 3
+    assert partitions_of(kraft.bootstrap, unique) == 2
 
 
 def test_a_killed_broker_comes_back_on_its_port_with_its_topics(
@@ -36,7 +68,294 @@ def test_a_killed_broker_comes_back_on_its_port_with_its_topics(
         make_topic(unique, 2, bootstrap=before)
 
         broker.kill()
+        assert broker.running() is False
         broker.start()
 
         assert broker.bootstrap == before
-        assert len(AdminClient({"bootstrap.servers": before}).list_topics(unique).topics[unique].partitions) == 2
+        assert partitions_of(before, unique) == 2
+
+
+def test_a_frozen_zookeeper_is_silent_and_a_thawed_one_answers(tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path) as server:
+        server.freeze()
+        assert ports.four_letters(server.connect, "ruok", timeout=0.5) == ""
+        assert server.running() is True
+
+        server.thaw()
+        eventually(lambda: ports.four_letters(server.connect, "ruok") == "imok")
+
+
+def test_a_server_that_cannot_start_says_why_and_is_gone(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    taken = ZooKeeperServer(tmp_path / "taken", port=zookeeper.port)
+    with pytest.raises(SandboxError, match=f"cannot start ZooKeeper 3.8: port {zookeeper.port} is taken"):
+        taken.start()
+
+    broken = KafkaBroker(tmp_path / "broken", zookeeper=zookeeper.connect, config={"log.dirs": ""})
+    with pytest.raises(SandboxError, match=r"Kafka 3\.9 broker 0 ended while starting: .*log\.dirs"):
+        broken.start()
+
+    assert (taken.running(), broken.running()) == (False, False)
+
+
+def test_a_lost_race_for_a_port_is_run_again_on_another(
+    zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a port that somebody takes between our look at it and the server's
+    offered = iter([zookeeper.port, ports.free_port()])
+    monkeypatch.setattr(ports, "free_port", lambda: next(offered))
+
+    with ZooKeeperServer(tmp_path) as server:
+        assert server.port != zookeeper.port
+        assert str(tmp_path) in ports.four_letters(server.connect, "conf")
+
+
+def test_servers_do_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, signal; from offsetmgr.sandbox import ZooKeeperServer;"
+        f"server = ZooKeeperServer({str(tmp_path)!r}).start(); print(server.pid, flush=True); signal.pause()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    server = ProcessRef.of(int(parent.stdout.readline()))
+    assert server.alive() is True
+
+    parent.kill()
+    parent.wait()
+
+    eventually(lambda: not server.alive())
+
+
+def test_two_resolvers_at_once_fetch_a_set_once(tmp_path: Path) -> None:
+    # Given a cache with artifacts but without the set: what was downloaded before is linked, to spare the network.
+    shutil.copytree(cache_folder() / "ivy", tmp_path / "ivy", copy_function=os.link)
+    program = "from offsetmgr.sandbox import jars; print(jars.resolve('kafka-0.10.2', print))"
+    environ = {**os.environ, "OFFSETMGR_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+
+    both = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0].splitlines() for process in both]
+
+    assert [process.returncode for process in both] == [0, 0]
+    assert said[0][-1] == said[1][-1]
+    assert sum("fetched 13 jars of kafka-0.10.2" in lines for lines in said) == 1
+    assert len(list(Path(said[0][-1]).glob("*.jar"))) == 13
+    assert [path.name for path in (tmp_path / "jars").iterdir()] == [Path(said[0][-1]).name]
+
+
+def test_kafkas_own_tools_run(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
+    make_topic(unique, 2)
+
+    arguments = ["--bootstrap-server", kafka.bootstrap, "--topic", unique]
+    done = java_tool("kafka-3.9", "org.apache.kafka.tools.GetOffsetShell", arguments)
+
+    assert (done.returncode, done.stdout.split()) == (0, [f"{unique}:0:0", f"{unique}:1:0"])
+
+
+# --- the old consumer ----------------------------------------------------------------------------
+
+
+def zookeeper_offsets(connect: str, group: str, topic: str) -> dict[str, int]:
+    client = KazooClient(hosts=connect)
+    client.start(10)
+    try:
+        path = f"/consumers/{group}/offsets/{topic}"
+        if not client.exists(path):
+            return {}
+        return {name: int(client.get(f"{path}/{name}")[0]) for name in client.get_children(path)}
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_an_old_consumer_reads_all_and_commits_to_zookeeper(
+    kafka: KafkaBroker, tmp_path: Path, make_topic: MakeTopic, unique: str
+) -> None:
+    make_topic(unique, 4)
+    produce(kafka.bootstrap, unique, range(100), 4)
+
+    # Given commits so rare that only the one of a clean stop can be seen
+    consumer = OldConsumer(
+        tmp_path, zookeeper=kafka.zookeeper, group=unique, topic=unique, auto_commit_interval_ms=600_000
+    )
+    with consumer:
+        eventually(lambda: len(consumer.messages()) == 100)
+        assert consumer.member_id.startswith(f"{unique}_")
+
+    assert sorted(int(message.value or b"") for message in consumer.messages()) == list(range(100))
+    assert zookeeper_offsets(kafka.zookeeper, unique, unique) == {"0": 25, "1": 25, "2": 25, "3": 25}
+
+
+@pytest.fixture
+def members(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[OldConsumer]]:
+    """Three members of one group that commit to both stores, and only when they must."""
+    consumers = [
+        OldConsumer(
+            tmp_path / str(number),
+            zookeeper=kafka.zookeeper,
+            group=unique,
+            topic=unique,
+            offsets_storage="kafka",
+            dual_commit=True,
+            auto_commit_interval_ms=600_000,
+        )
+        for number in range(3)
+    ]
+    yield consumers
+    for consumer in consumers:
+        consumer.stop()
+
+
+def test_clean_restarts_under_load_lose_nothing_and_repeat_nothing(
+    kafka: KafkaBroker, members: list[OldConsumer], make_topic: MakeTopic, unique: str
+) -> None:
+    make_topic(unique, 8)
+    load = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from confluent_kafka import Producer\n"
+            "producer, count = Producer({'bootstrap.servers': sys.argv[1], 'linger.ms': 5}), 0\n"
+            "go_on = []\n"
+            "import signal; signal.signal(signal.SIGTERM, lambda *_: go_on.append(False))\n"
+            "while not go_on:\n"
+            "    for _ in range(20):\n"
+            "        producer.produce(sys.argv[2], str(count).encode(), partition=count % 8); count += 1\n"
+            "    producer.poll(0.01)\n"
+            "    time.sleep(0.01)\n"
+            "producer.flush(30); print(count)\n",
+            kafka.bootstrap,
+            unique,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for member in members:
+            member.start()
+        for member in members:
+            assert member.stop() is True
+            member.start()
+    finally:
+        load.send_signal(signal.SIGTERM)
+        total = int(load.communicate(timeout=60)[0])
+
+    def seen() -> list[tuple[int, int]]:
+        return [(message.partition, message.offset) for member in members for message in member.messages()]
+
+    eventually(lambda: len(set(seen())) == total, 60)
+    counts = Counter(seen())
+    assert [place for place, times in counts.items() if times > 1] == []
+    assert total > 1000
+
+
+# --- a whole sandbox -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    box = Sandbox(tmp_path / "sandbox")
+    yield box
+    box.down()
+
+
+def processes(box: Sandbox) -> list[ProcessRef]:
+    found = box.status()
+    assert found is not None
+    return [server.ref for server in found.servers]
+
+
+def test_up_and_down_again_leaves_no_process_and_no_data(sandbox: Sandbox) -> None:
+    assert sandbox.up() is True
+    assert sandbox.up() is False
+    started = processes(sandbox)
+    exported = sandbox.env()
+    assert len(started) == 2
+    assert exported["OFFSETMGR_ZOOKEEPER"] is not None
+    assert exported["OFFSETMGR_ZOOKEEPER"].endswith("/kafka")
+    assert AdminClient({"bootstrap.servers": exported["OFFSETMGR_BOOTSTRAP_SERVER"]}).list_topics(timeout=10).brokers
+
+    assert sandbox.down() == ["broker-0", "zookeeper"]
+
+    assert [process.alive() for process in started] == [False, False]
+    assert [path.name for path in sandbox.folder.iterdir()] == ["lock"]
+    assert sandbox.down() == []
+    with pytest.raises(SandboxError, match="no sandbox is up"):
+        sandbox.env()
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["zookeeper", "broker"])
+def test_up_after_a_crash_cleans_up_and_starts_on_the_same_ports(sandbox: Sandbox, victim: int) -> None:
+    sandbox.up()
+    before, exported = processes(sandbox), sandbox.env()
+    before[victim].signal_group(signal.SIGKILL)
+    eventually(lambda: not before[victim].alive())
+
+    assert sandbox.up() is True
+
+    assert [process.alive() for process in before] == [False, False]
+    assert [process.alive() for process in processes(sandbox)] == [True, True]
+    assert sandbox.env() == exported
+
+
+def test_three_brokers_replicate_and_are_not_taken_for_one(sandbox: Sandbox) -> None:
+    sandbox.up(brokers=3)
+    bootstrap = sandbox.env()["OFFSETMGR_BOOTSTRAP_SERVER"]
+    assert bootstrap is not None
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    eventually(lambda: len(admin.list_topics(timeout=10).brokers) == 3)
+
+    arguments = ["--bootstrap-server", bootstrap, "--create", "--topic", "t", "--partitions", "2"]
+    assert java_tool("kafka-3.9", "org.apache.kafka.tools.TopicCommand", arguments).returncode == 0
+
+    def in_sync() -> list[int]:
+        return [len(p.isrs) for p in admin.list_topics("t", timeout=10).topics["t"].partitions.values()]
+
+    eventually(lambda: in_sync() == [3, 3])
+    with pytest.raises(SandboxError, match=r"it has 3 Kafka 3\.9"):
+        sandbox.up(brokers=1)
+
+
+def test_kraft_is_a_broker_without_zookeeper(sandbox: Sandbox) -> None:
+    sandbox.up(kraft=True)
+
+    exported = sandbox.env()
+    assert exported["OFFSETMGR_ZOOKEEPER"] is None
+    assert AdminClient({"bootstrap.servers": exported["OFFSETMGR_BOOTSTRAP_SERVER"]}).list_topics(timeout=10).brokers
+    with pytest.raises(SandboxError, match="they need ZooKeeper"):
+        sandbox.start_old_consumers(OldGroup(1, "g", "t"))
+
+
+def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
+    sandbox.up()
+
+    assert sandbox.start_old_consumers(OldGroup(2, "g", "t", "kafka", True, partitions=4)) == ["g-0", "g-1"]
+    assert sandbox.start_old_consumers(OldGroup(1, "g", "t", "kafka", True)) == ["g-2"]
+
+    exported = sandbox.env()
+    client = KazooClient(hosts=exported["OFFSETMGR_ZOOKEEPER"])
+    client.start(10)
+    members = client.get_children("/consumers/g/ids")
+    client.stop()
+    client.close()
+    assert len(members) == 3
+    assert partitions_of(exported["OFFSETMGR_BOOTSTRAP_SERVER"] or "", "t") == 4
+    assert sandbox.down() == ["g-2", "g-1", "g-0", "broker-0", "zookeeper"]
+
+
+def test_ctrl_c_while_coming_up_stops_what_was_started(sandbox: Sandbox) -> None:
+    program = str(Path(sys.executable).with_name("offsetmgr"))
+    command = [program, "sandbox", "up", "--state", str(sandbox.folder)]
+    up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while (found := sandbox.status()) is None or not found.servers:
+        assert time.monotonic() < deadline
+        assert up.poll() is None
+    started = processes(sandbox)
+
+    up.send_signal(signal.SIGINT)
+    out, err = up.communicate(timeout=60)
+
+    assert (up.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted: what was started has been stopped"
+    assert [process.alive() for process in started] == [False] * len(started)
+    assert sandbox.status() is None

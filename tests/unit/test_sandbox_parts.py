@@ -1,0 +1,273 @@
+"""The sandbox's parts that need no server: where files go, which process is whose, what a consumer printed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion, UsageError
+from offsetmgr.sandbox import Message, OldConsumer, Sandbox, jars, ports, state
+from offsetmgr.sandbox.folders import cache_folder, state_folder
+from offsetmgr.sandbox.java import java_program
+from offsetmgr.sandbox.process import ProcessRef, log_tail
+from offsetmgr.sandbox.state import Server, State
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with any sandbox."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def fake_java(folder: Path, version: str) -> str:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    program.chmod(0o755)
+    return str(folder)
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def test_the_cache_folder_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path / "home")}
+    xdg = {**home, "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    own = {**xdg, "OFFSETMGR_CACHE": str(tmp_path / "own")}
+
+    assert cache_folder(home) == tmp_path / "home/.cache/offsetmgr"
+    assert cache_folder(xdg) == tmp_path / "xdg/offsetmgr"
+    assert cache_folder(own) == tmp_path / "own"
+    assert (tmp_path / "own").is_dir()
+
+
+def test_the_state_folder_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path / "home")}
+    xdg = {**home, "XDG_STATE_HOME": str(tmp_path / "xdg")}
+
+    assert state_folder(home) == tmp_path / "home/.local/state/offsetmgr/sandbox"
+    assert state_folder(xdg) == tmp_path / "xdg/offsetmgr/sandbox"
+    assert state_folder({**xdg, "OFFSETMGR_SANDBOX": str(tmp_path / "own")}) == tmp_path / "own"
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_relative_xdg_folder_is_ignored_as_its_specification_says(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_CACHE_HOME": "relative"}
+
+    assert cache_folder(environ) == tmp_path / ".cache/offsetmgr"
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SandboxError, match="cannot create") as caught:
+        cache_folder({"OFFSETMGR_CACHE": str(tmp_path / "file" / "below")})
+
+    assert caught.value.hint == "set OFFSETMGR_CACHE to a writable folder"
+
+
+# --- java ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1"])
+def test_java_home_names_the_java(tmp_path: Path, version: str) -> None:
+    assert java_program({"JAVA_HOME": fake_java(tmp_path, version)}) == str(tmp_path / "bin/java")
+
+
+@pytest.mark.parametrize(("version", "major"), [("11.0.2", 11), ("1.8.0_402", 8)])
+def test_an_old_java_is_refused_with_its_version(tmp_path: Path, version: str, major: int) -> None:
+    with pytest.raises(SandboxError, match=f"is version {major}$") as caught:
+        java_program({"JAVA_HOME": fake_java(tmp_path, version)})
+
+    assert caught.value.hint == "install Java 17 or later, or set JAVA_HOME to one"
+
+
+def test_no_java_at_all_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match="no java program found in JAVA_HOME or on PATH"):
+        java_program({"PATH": str(tmp_path)})
+
+
+# --- jars ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_set_of_jars_names_the_known_ones() -> None:
+    with pytest.raises(SandboxError, match=r"known are kafka-3\.9, kafka-4\.1, kafka-0\.10\.2"):
+        jars.resolve("kafka-5.0")
+
+
+def test_ivy_comes_from_pysparks_wheel_without_importing_pyspark() -> None:
+    program = (
+        "import sys; from offsetmgr.sandbox import jars; print(jars.pyspark_jar('ivy-'), 'pyspark' in sys.modules)"
+    )
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert Path(said[0]).name.startswith("ivy-2.")
+    assert said[1] == "False"
+
+
+def test_a_resolution_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path))
+    # Given a repository that nobody can reach: the JVM is told to go through a proxy that does not exist.
+    monkeypatch.setenv(
+        "JAVA_TOOL_OPTIONS",
+        "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1",
+    )
+
+    with pytest.raises(SandboxError, match=r"cannot fetch the jars of kafka-0\.10\.2: .*kafka_2\.11") as caught:
+        jars.resolve("kafka-0.10.2")
+
+    assert "check the network" in caught.value.hint
+    assert list((tmp_path / "jars").iterdir()) == []
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def test_a_process_is_told_apart_from_a_later_one_with_its_pid(bystander: subprocess.Popen[bytes]) -> None:
+    real = ProcessRef.of(bystander.pid)
+    stale = ProcessRef(bystander.pid, real.started + "1")
+
+    stale.signal_group(signal.SIGKILL)
+
+    assert (real.alive(), stale.alive()) == (True, False)
+    assert bystander.poll() is None
+
+
+def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(bystander: subprocess.Popen[bytes]) -> None:
+    process = ProcessRef.of(bystander.pid)
+
+    assert process.stop(5) is True
+
+    assert process.alive() is False
+
+
+def test_down_leaves_a_stranger_alone_that_got_a_pid_of_ours(
+    bystander: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    recycled = Server("broker", "broker-0", "3.9.1", str(tmp_path), bystander.pid, "another start", "127.0.0.1:1")
+    state.save(tmp_path, State(1, False, True, (recycled,)))
+
+    assert Sandbox(tmp_path).down() == []
+
+    assert bystander.poll() is None
+    assert Sandbox(tmp_path).status() is None
+
+
+def test_a_logs_tail_is_its_errors_where_it_has_some(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("INFO fine\nERROR broken\n\tat some.Class\nINFO more\n")
+
+    assert log_tail(log) == "ERROR broken"
+    assert log_tail(tmp_path / "none") == "it wrote no log"
+
+
+# --- ports ---------------------------------------------------------------------------------------
+
+
+def test_a_free_port_is_below_those_that_clients_get() -> None:
+    assert 20_000 <= ports.free_port() < 32_000
+
+
+def test_a_port_in_use_is_not_free_and_a_silent_listener_is_no_server() -> None:
+    with socket.create_server((ports.HOST, 0)) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        assert ports.is_free(port) is False
+    assert ports.broker_answers(port) is False
+    assert ports.zookeeper_answers(port) is False
+
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+def test_the_state_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+    zookeeper = Server("zookeeper", "zookeeper", "3.8.4", "/f/z", 11, "s1", "127.0.0.1:2181")
+    brokers = [Server("broker", f"broker-{n}", "3.9.1", "/f/b", 12 + n, "s2", f"127.0.0.1:909{n}") for n in range(2)]
+    saved = State(2, False, True, (zookeeper, *brokers))
+
+    state.save(tmp_path, saved)
+
+    assert state.load(tmp_path) == saved
+    assert saved.bootstrap == "127.0.0.1:9090,127.0.0.1:9091"
+    assert saved.zookeeper == "127.0.0.1:2181/kafka"
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_state_of_an_unknown_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({"version": 7}))
+
+    with pytest.raises(UnknownVersion, match="version 7"):
+        state.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 1, "servers": [{}]}'])
+def test_a_damaged_state_file_is_an_error_and_not_an_empty_sandbox(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+
+    with pytest.raises(MalformedData, match=r"state\.json"):
+        state.load(tmp_path)
+
+
+def test_a_data_folder_of_somebody_else_is_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(SandboxError, match="was not made by a sandbox"):
+        Sandbox(tmp_path).up()
+    Sandbox(tmp_path).down()
+
+    assert (tmp_path / "data" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(("brokers", "kraft"), [(0, False), (10, False), (3, True)])
+def test_a_number_of_brokers_that_cannot_be_is_refused(tmp_path: Path, brokers: int, kraft: bool) -> None:
+    with pytest.raises(UsageError, match=f"cannot start {brokers} brokers"):
+        Sandbox(tmp_path).up(brokers=brokers, kraft=kraft)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the old consumer's output -------------------------------------------------------------------
+
+
+def test_messages_are_read_back_byte_for_byte_and_a_torn_last_line_is_not(tmp_path: Path) -> None:
+    consumer = OldConsumer(tmp_path, zookeeper="127.0.0.1:1", group="g", topic="t")
+    assert consumer.messages() == []
+
+    consumer.output_file.write_bytes(b"0\t41\t\\N\t\n3\t7\tk\\x09\ta\\x5cn\\xff\n0\t42\t\\N\thalf")
+
+    assert consumer.messages() == [Message(0, 41, None, b""), Message(3, 7, b"k\t", b"a\\n\xff")]
+
+
+def test_an_old_consumers_settings_can_be_overridden(tmp_path: Path) -> None:
+    consumer = OldConsumer(
+        tmp_path,
+        zookeeper="127.0.0.1:1/kafka",
+        group="g",
+        topic="t",
+        offsets_storage="kafka",
+        dual_commit=True,
+        auto_commit_interval_ms=60_000,
+        consumer_id="one",
+        extra={"zookeeper.session.timeout.ms": 4000},
+    )
+
+    settings = consumer.settings()
+
+    assert settings["offsets.storage"] == "kafka"
+    assert settings["dual.commit.enabled"] == "true"
+    assert settings["auto.commit.interval.ms"] == 60_000
+    assert settings["consumer.id"] == "one"
+    assert settings["zookeeper.session.timeout.ms"] == 4000
