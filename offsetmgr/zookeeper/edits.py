@@ -89,16 +89,22 @@ class _Transaction:
 def carry_out(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
     """Carries out a stream of edits, `CHANGES_AT_ONCE` at a time; one result each, in their order.
 
-    Raises where the session fails before anything of a batch was written; from then on a failure is an outcome.
+    A group that comes a second time finds what its first edit left.  Raises where the session fails before anything
+    of a batch was written; from then on a failure is an outcome.
     """
     batch: list[GroupEdit] = []
+    groups: set[str] = set()
     size = 0
     for edit in edits:
+        if edit.group in groups:
+            yield from _Batch(session, layout, batch).run()
+            batch, groups, size = [], set(), 0
         batch.append(edit)
+        groups.add(edit.group)
         size += len(edit.changes) + 1
         if size >= CHANGES_AT_ONCE:
             yield from _Batch(session, layout, batch).run()
-            batch, size = [], 0
+            batch, groups, size = [], set(), 0
     if batch:
         yield from _Batch(session, layout, batch).run()
 

@@ -262,7 +262,10 @@ class ZookeeperSession:
             return _without_answer(request, self._connection.unreachable())
         if exception is not None:
             return Outcome(State.REFUSED, error=self._error(exception))
-        codes = self._decoded(jute.multi_codes, *value, len(operations))
+        try:
+            codes = self._decoded(jute.multi_codes, *value, len(operations))
+        except ServerError as broken:  # the server did answer, but what it did is anybody's guess
+            return Outcome(State.UNKNOWN, error=broken)
         index = culprit(codes)
         if index is None:
             return Outcome(State.COMMITTED)

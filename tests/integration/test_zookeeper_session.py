@@ -152,6 +152,26 @@ def test_whether_the_server_answers_multi_reads_is_asked_once_and_the_old_server
     assert seen == [True, False]
 
 
+def test_several_threads_share_one_session(session: ZookeeperSession, unique: str) -> None:
+    create_all(session, [f"/{unique}", *(f"/{unique}/{n}" for n in range(300))], b"x")
+    results: list[list[object]] = [[] for _ in range(6)]
+
+    def read(number: int) -> None:
+        for _ in range(5):
+            session.children(f"/{unique}")
+            results[number] = list(session.get_many([f"/{unique}/{n}" for n in range(number, 300)]))
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert [[node.data for node in found if isinstance(node, NodeData)] for found in results] == [
+        [b"x"] * (300 - number) for number in range(6)
+    ]
+
+
 # --- chroot ---------------------------------------------------------------------------------------
 
 

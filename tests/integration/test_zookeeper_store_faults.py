@@ -299,6 +299,22 @@ def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str
         assert offsets(dict(store.fetch(unique))) == {T0: 100}
 
 
+def test_later_edits_of_the_same_partition_in_one_stream_come_later(store: ZookeeperStore, unique: str) -> None:
+    edits = [GroupEdit(unique, {T0: Change(OffsetAndMetadata(n))}) for n in (1, 2, 2, 1, 3)]
+
+    results = list(store.edit(edits))
+
+    assert [result.outcomes[T0].verdict for result in results] == [
+        Verdict.WRITTEN,
+        Verdict.WRITTEN,
+        Verdict.UNCHANGED,
+        Verdict.FAILED,
+        Verdict.WRITTEN,
+    ]
+    assert isinstance(results[3].failures[T0], RewindRefused)
+    assert offsets(dict(store.fetch(unique))) == {T0: 3}
+
+
 # --- lost connections -----------------------------------------------------------------------------
 
 
