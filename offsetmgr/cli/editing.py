@@ -16,6 +16,7 @@ from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
 from offsetmgr.model import Committed
 from offsetmgr.operations.carryout import carry_out
+from offsetmgr.operations.describe import refuse_active
 from offsetmgr.operations.images import header_for, new_path
 from offsetmgr.operations.proposal import GroupProposal, Proposal
 from offsetmgr.stores.base import Guard, OffsetStore, Verdict
@@ -23,6 +24,7 @@ from offsetmgr.stores.base import Guard, OffsetStore, Verdict
 if TYPE_CHECKING:
     from offsetmgr.errors import OffsetMgrError
     from offsetmgr.model import TopicPartition
+    from offsetmgr.operations.describe import Directory
 
 PLAN: Final = (
     Column("group"),
@@ -40,10 +42,19 @@ class Edit:
     """One editing command: its name, what it would do, and how it was told to go about it."""
 
     def __init__(
-        self, operation: str, store: OffsetStore, *, execute: bool, yes: bool, output: OutputFormat, image: str | None
+        self,
+        operation: str,
+        store: OffsetStore,
+        directory: Directory,
+        *,
+        execute: bool,
+        yes: bool,
+        output: OutputFormat,
+        image: str | None,
     ) -> None:
         self.operation = operation
         self.store = store
+        self.directory = directory
         self.execute = execute
         self.yes = yes
         self.output = output
@@ -55,7 +66,11 @@ class Edit:
 
     def run(self, groups: Iterable[GroupProposal], *, guard: Guard = Guard.LOCK) -> int:
         """Shows, asks, acts, reports; the exit code is 1 where anything was refused or failed."""
-        with Proposal.of(progress(groups, "reading", None)) as proposal:
+        try:
+            proposal = Proposal.of(refuse_active(self.directory, progress(groups, "reading")))
+        except KeyboardInterrupt as error:
+            raise Interrupted("nothing was changed") from error
+        with proposal:
             self._show(proposal)
             problems = self._list_problems(proposal)
             counts = proposal.counts
@@ -142,17 +157,18 @@ def _amount(writes: int, groups: int) -> str:
     return f"{writes:,} offset{'' if writes == 1 else 's'} in {groups:,} group{'' if groups == 1 else 's'}"
 
 
-def _plan_rows(proposal: Proposal) -> Iterator[tuple[Any, ...]]:
+def _plan_rows(proposal: Iterable[GroupProposal]) -> Iterator[tuple[Any, ...]]:
     for group in proposal:
         name = group.group
         for tp, before, after, text, problem, _ in group.changes:
+            refused = problem or group.problem
             yield (
                 name,
                 tp[0],
                 tp[1],
                 before.offset if isinstance(before, Committed) else None,
                 after.offset if after is not None else None,
-                f"refused: {problem.why or problem.what}" if problem is not None else text or None,
+                f"refused: {refused.why or refused.what}" if refused is not None else text or None,
             )
 
 
@@ -161,8 +177,8 @@ def _outcome_rows(
 ) -> Iterator[tuple[Any, ...]]:
     for group in proposal:
         known = outcomes.get(group.group)
-        for row, change in zip(_plan_rows(Proposal.of([group])), group.changes, strict=True):
-            if change.problem is not None:
+        for row, change in zip(_plan_rows([group]), group.changes, strict=True):
+            if change.problem is not None or group.problem is not None:
                 outcome, text = "refused", row[-1]
             elif not change.writes:
                 outcome, text = "unchanged", row[-1]

@@ -36,7 +36,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        left = error.left if isinstance(error, Interrupted) else "what was under way may be half done"
+        left = error.left if isinstance(error, Interrupted) else "stopped before the end"
         _line(f"interrupted: {left}")
         return INTERRUPTED
     if isinstance(error, Declined):

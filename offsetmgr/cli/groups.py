@@ -225,15 +225,15 @@ def delete(
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
     from offsetmgr.cli.editing import Edit, finish
-    from offsetmgr.operations.describe import require_idle
     from offsetmgr.operations.edits import propose_delete
     from offsetmgr.operations.selection import ALL_TOPICS, choose_groups
 
     names = require_groups(group, all_groups)
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
-    require_idle(connect.directory(), chosen, "deletion")
-    edit = Edit("groups delete", store, execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit(
+        "groups delete", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+    )
     code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
     if execute:
         if not edit.asked:
@@ -285,7 +285,7 @@ def copy(
         raise UsageError("groups copy", "both names are the same")
     store = connect.store()
     into = connect.store(to) if to else store
-    edit = Edit("groups copy", into, execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit("groups copy", into, connect.directory(to), execute=execute, yes=yes, output=output, image=before_image)
     topics = TopicSelection.parse(topic or [])
     finish(edit.run(propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)))
 
@@ -314,7 +314,9 @@ def rename(
     require_idle(directory, [source, target], "renaming")
     if store.fetch(target):
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
-    first = Edit("groups rename", store, execute=execute, yes=yes, output=output, image=before_image)
+    first = Edit(
+        "groups rename", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+    )
     finish(first.run(propose_copy(store, source, store, target, ALL_TOPICS)))
     if not execute:
         note(f"then: verify the copy, and delete group {source!r}")
@@ -324,6 +326,14 @@ def rename(
     require_idle(directory, [source], "deletion")
     image = f"{before_image}.deleted" if before_image else None
     # asked once already, for the whole of it
-    second = Edit("groups rename delete", store, execute=True, yes=True, output=OutputFormat.TABLE, image=image)
+    second = Edit(
+        "groups rename delete",
+        store,
+        connect.directory(),
+        execute=True,
+        yes=True,
+        output=OutputFormat.TABLE,
+        image=image,
+    )
     finish(second.run(propose_delete(store, [source], ALL_TOPICS)))
     finish(_remove(store, [source]))

@@ -200,7 +200,7 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
-    edit = Edit("offsets set", store, execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit("offsets set", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image)
     finish(edit.run([propose_set(store, group, wanted, create=new_group)]))
 
 
@@ -273,7 +273,9 @@ def reset(
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToGiven) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
-    edit = Edit("offsets reset", store, execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit(
+        "offsets reset", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+    )
     finish(edit.run(propose_reset(store, cluster, chosen, topics, scenario, create=new_group)))
 
 
@@ -301,7 +303,9 @@ def delete(
         raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
-    edit = Edit("offsets delete", store, execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit(
+        "offsets delete", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+    )
     finish(edit.run(propose_delete(store, chosen, TopicSelection.parse(topic or []))))
 
 
@@ -386,7 +390,15 @@ def import_offsets(
     store = connect.store()
     path = Path(file)
     if holds_images(path):
-        edit = Edit("offsets import undo", store, execute=execute, yes=yes, output=output, image=before_image)
+        edit = Edit(
+            "offsets import undo",
+            store,
+            connect.directory(),
+            execute=execute,
+            yes=yes,
+            output=output,
+            image=before_image,
+        )
         images = (one for one in load_images(path) if matches_group(one.group, group or []))
         note(f"{file} holds before-images: taking that edit back")
         finish(edit.run(propose_undo(store, images, topics, force=allow_rewind)))
@@ -395,7 +407,9 @@ def import_offsets(
         chosen = [name for name in snapshot.groups() if matches_group(name, group or [])]
         if not chosen:
             raise GroupNotFound(f"file {file}", "holds no such group" if group else "holds no groups")
-        edit = Edit("offsets import", store, execute=execute, yes=yes, output=output, image=before_image)
+        edit = Edit(
+            "offsets import", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+        )
         wanted = snapshot.read(set(chosen))
         finish(edit.run(propose_import(store, wanted, topics, allow_rewind=allow_rewind)))
 

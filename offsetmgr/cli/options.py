@@ -112,7 +112,7 @@ class Connect:
     def __init__(self, settings: Settings, context: str | None) -> None:
         self.resolved: Resolved = resolve(settings, context)
         self._open = ExitStack()
-        self._cluster: Cluster | None = None
+        self._clusters: dict[str, Cluster] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -157,23 +157,25 @@ class Connect:
     def cluster_or_none(self) -> Cluster | None:
         """The Kafka cluster, or None where no brokers are known."""
         bootstrap = self.bootstrap()
-        if bootstrap is None:
-            return None
-        if self._cluster is None:
+        return None if bootstrap is None else self._cluster_at(bootstrap)
+
+    def _cluster_at(self, bootstrap: str) -> Cluster:
+        if bootstrap not in self._clusters:
             from offsetmgr.cluster.kafka import KafkaCluster
 
-            self._cluster = self._open.enter_context(KafkaCluster(bootstrap, self.resolved.connection))
-        return self._cluster
+            self._clusters[bootstrap] = self._open.enter_context(KafkaCluster(bootstrap, self.resolved.connection))
+        return self._clusters[bootstrap]
 
-    def directory(self) -> Directory:
-        """Where the store's groups have their live members."""
+    def directory(self, uri: str | None = None) -> Directory:
+        """Where the live members of a store's groups are known: of the store that is meant, or of ``uri``."""
         from offsetmgr.cli.directory import both, cluster_directory, no_directory, registry_directory
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
+        uri = uri or self.uri
         found: list[Directory] = []
-        if bootstrap_of(self.uri, self.resolved.connection) is not None:
-            found.append(cluster_directory(self.cluster("the group's state")))
-        if (connect := zookeeper_of(self.uri, self.resolved.connection)) is not None:
+        if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
+            found.append(cluster_directory(self._cluster_at(bootstrap)))
+        if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             from offsetmgr.zookeeper.session import ZookeeperSession
 
             session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import GroupActive, GroupNotFound, OffsetMgrError
 from offsetmgr.model import ABSENT, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.operations.lag import LagRow, lag
+from offsetmgr.operations.proposal import GroupProposal
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.stores.base import OffsetStore
+
+GROUPS_AT_ONCE: Final = 500
+"""Groups whose members are asked about together."""
 
 Directory: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
 """Where live members are known: a Kafka cluster's coordinators, or ZooKeeper's registry. Unknown groups are DEAD."""
@@ -74,14 +80,31 @@ def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None
     for group, description in directory(list(groups)).items():
         if isinstance(description, OffsetMgrError):
             raise description
-        if description.members or not description.idle:
-            members = tuple(str(member) for member in description.members)
-            raise GroupActive(
-                f"{what} of group {group!r}",
-                f"it is {description.state} with {len(members)} members: {', '.join(members)}",
-                "stop its consumers first",
-                members=members,
-            )
+        if description.members:
+            raise _active(f"{what} of group {group!r}", description)
+
+
+def refuse_active(directory: Directory, proposals: Iterable[GroupProposal]) -> Iterator[GroupProposal]:
+    """The proposals, with `GroupActive` as the problem of those whose group has members: they would overwrite an
+    edit at their next commit. Where members cannot be known, that is the group's problem."""
+    remaining = iter(proposals)
+    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        descriptions = directory([p.group for p in batch])
+        for proposal in batch:
+            found = descriptions[proposal.group]
+            if isinstance(found, OffsetMgrError):
+                yield replace(proposal, problem=proposal.problem or found)
+            elif found.members:
+                yield replace(proposal, problem=proposal.problem or _active(f"group {proposal.group}", found))
+            else:
+                yield proposal
+
+
+def _active(what: str, found: GroupDescription) -> GroupActive:
+    members = tuple(str(member) for member in found.members)
+    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
+    why = f"{found.state} with {len(members)} members: {', '.join(members[:5])}{more}"
+    return GroupActive(what, why, "stop its consumers first", members=members)
 
 
 def _known(store: OffsetStore, group: str) -> bool:

@@ -64,7 +64,6 @@ class Counts:
     writes: int = 0
     unchanged: int = 0
     problems: int = 0
-    rewinds: int = 0
 
 
 @dataclass(slots=True)
@@ -94,7 +93,6 @@ class Proposal:
                 counts.unchanged += 1
             else:
                 writes += 1
-                counts.rewinds += _rewinds(change)
         if group.problem is not None and not group.changes:
             counts.problems += 1
         counts.writes += writes
@@ -135,12 +133,6 @@ class Proposal:
         self.close()
 
 
-def _rewinds(change: ProposedChange) -> bool:
-    return (
-        isinstance(change.before, Committed) and change.after is not None and change.after.offset < change.before.offset
-    )
-
-
 def propose(
     partition: TopicPartition,
     before: Offset,
@@ -150,9 +142,10 @@ def propose(
     note: str = "",
 ) -> ProposedChange:
     """A change with what people should know about it noted."""
+    if not isinstance(before, Committed):  # quick, because imports into empty stores are the largest edits
+        return ProposedChange(partition, before, after, note, None, after is not None)
     if same_value(before, after, capabilities):
-        return ProposedChange(partition, before, after, note or "unchanged", writes=False)
-    change = ProposedChange(partition, before, after, note)
-    if _rewinds(change):
-        return change._replace(note=f"{note}; rewinds" if note else "rewinds")
-    return change
+        return ProposedChange(partition, before, after, note or "unchanged", None, False)
+    if after is not None and after.offset < before.offset:
+        note = f"{note}; rewinds" if note else "rewinds"
+    return ProposedChange(partition, before, after, note)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -17,6 +18,9 @@ from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetada
 from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
+
+GROUPS_AT_ONCE: Final = 500
+"""Groups whose logs are asked about together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +131,18 @@ def propose_reset(
     that are committed (of `ToGiven`, those that it names). A group that the store does not know is an error unless
     ``create``. Raises what the store and cluster raise; what fails for one partition is that change's problem.
     """
-    names = list(groups)
     counts = cluster.topics(topics.named()) if topics.named() else {}
-    for found in scan_in_order(store, names):
-        if not (found.offsets or found.errors or found.error or create):
-            require_known(store, [found.group])
-        yield _propose_group(store, cluster, found, _partitions(found, topics, scenario, counts), scenario)
+    logs = _Logs(cluster, scenario)
+    scanned = scan_in_order(store, groups)
+    while batch := list(islice(scanned, GROUPS_AT_ONCE)):
+        chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
+        for found in batch:
+            if not (found.offsets or found.errors or found.error or create):
+                require_known(store, [found.group])
+            chosen.append((found, _partitions(found, topics, scenario, counts)))
+        logs.ask(tp for _, partitions in chosen for tp in partitions)
+        for found, partitions in chosen:
+            yield _propose_group(store, logs, found, partitions, scenario)
 
 
 def _partitions(
@@ -143,8 +153,25 @@ def _partitions(
     return topics.expand(counts, [*found.offsets, *found.errors])
 
 
+class _Logs:
+    """What the cluster says of logs, asked in bulk and once for each partition."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
+        self._cluster = cluster
+        self._timestamp = scenario.timestamp_ms if isinstance(scenario, ToTime) else None
+        self.ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+        self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
+
+    def ask(self, partitions: Iterable[TopicPartition]) -> None:
+        new = {tp for tp in partitions if tp not in self.ranges}
+        if new:
+            self.ranges.update(self._cluster.log_ranges(new))
+            if self._timestamp is not None:
+                self.times.update(self._cluster.offsets_for_time(new, self._timestamp))
+
+
 def _propose_group(
-    store: OffsetStore, cluster: Cluster, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
+    store: OffsetStore, logs: _Logs, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
 ) -> GroupProposal:
     if found.error is not None:
         return GroupProposal(found.group, (), found.error)
@@ -153,27 +180,25 @@ def _propose_group(
         return GroupProposal(
             found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
         )
-    logs = cluster.log_ranges(partitions)
-    times: Mapping[TopicPartition, int | OffsetMgrError | None] = {}
-    if isinstance(scenario, ToTime):
-        times = cluster.offsets_for_time(partitions, scenario.timestamp_ms)
     given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToGiven) else {}
 
     def one(tp: TopicPartition) -> ProposedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
-        log, for_time = logs[tp], times.get(tp)
-        problem = next((e for e in (found.errors.get(tp), log, for_time) if isinstance(e, OffsetMgrError)), None)
-        if problem is None and isinstance(log, LogRange) and not isinstance(for_time, OffsetMgrError):
-            try:
-                target = resolve(scenario, given.get(tp), current, log, for_time)
-            except UsageError as error:
-                problem = error
-            else:
-                after = OffsetAndMetadata(target.offset)
-                if isinstance(current, Committed) and current.offset == target.offset:
-                    after = current.value()  # nothing moves, so its metadata stays as well
-                return propose(tp, current, after, store.capabilities, note=target.note)
-        return ProposedChange(tp, current, None, problem=problem, writes=False)
+        log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
+        if unreadable is not None:
+            return ProposedChange(tp, current, None, problem=unreadable, writes=False)
+        if isinstance(log, OffsetMgrError):
+            return ProposedChange(tp, current, None, problem=log, writes=False)
+        if isinstance(for_time, OffsetMgrError):
+            return ProposedChange(tp, current, None, problem=for_time, writes=False)
+        try:
+            target = resolve(scenario, given.get(tp), current, log, for_time)
+        except UsageError as error:
+            return ProposedChange(tp, current, None, problem=error, writes=False)
+        after = OffsetAndMetadata(target.offset)
+        if isinstance(current, Committed) and current.offset == target.offset:
+            after = current.value()  # nothing moves, so its metadata stays as well
+        return propose(tp, current, after, store.capabilities, note=target.note)
 
     return GroupProposal(found.group, tuple(one(tp) for tp in partitions))
 
