@@ -86,9 +86,10 @@ def up(
         bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: commit to ZooKeeper as well.")
     ] = False,
 ) -> None:
-    """Start ZooKeeper and Kafka on free ports, wait until they answer, and print what to export.
+    """Start servers, and print what to export.
 
-    Run again while up, it starts nothing (but the old consumers asked for). After a crash it cleans up first.
+    ZooKeeper and Kafka on free ports of this machine; returns when they answer. Run again while up, it starts
+    nothing but the old consumers asked for. After a crash it cleans up first.
     """
     if old_consumers and (group is None or topic is None):
         raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
@@ -113,7 +114,10 @@ def up(
 
 @app.command()
 def down(state: StateFolder = None) -> None:
-    """Stop everything that was started, make sure that it is gone, and remove its data."""
+    """Stop all of it, and remove its data.
+
+    Returns when every process is gone.
+    """
     stopped = _sandbox(state).down(note)
     note(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
@@ -123,7 +127,10 @@ def status(
     state: StateFolder = None,
     output: Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")] = OutputFormat.TABLE,
 ) -> None:
-    """List the sandbox's servers. Exit code 0 where all of them run, 1 where one does not or there is no sandbox."""
+    """List the servers, and whether they run.
+
+    Exit code 0 where all of them do, 1 where one does not or there is no sandbox.
+    """
     sandbox = _sandbox(state)
     found = sandbox.status()
     servers = found.servers if found else ()
@@ -154,7 +161,10 @@ def status(
 
 @app.command()
 def env(state: StateFolder = None) -> None:
-    """Print what to export, for a shell: eval "$(offsetmgr sandbox env)"."""
+    """Print what to export.
+
+    For a shell: eval "$(offsetmgr sandbox env)".
+    """
     _print_env(_sandbox(state))
 
 

@@ -94,7 +94,6 @@ class Sandbox:
             try:
                 self._start(brokers, kraft, _ports_of(old), say)
             except BaseException:
-                say("stopping what was started")
                 self._clear(self.status(), say)
                 raise
             return True
@@ -251,7 +250,9 @@ class Sandbox:
 
 
 def _shape(brokers: int, kraft: bool) -> str:
-    return "one Kafka 4.1 broker with KRaft" if kraft else f"{brokers} Kafka 3.9 broker(s) with ZooKeeper"
+    if kraft:
+        return "a Kafka 4.1 broker without ZooKeeper"
+    return f"{brokers} Kafka 3.9 broker{'' if brokers == 1 else 's'}"
 
 
 def _ports_of(old: State | None) -> dict[str, int]:

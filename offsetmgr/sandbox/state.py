@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.errors import MalformedData, UnknownVersion
+from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion
 from offsetmgr.sandbox.process import ProcessRef
 
 VERSION: Final = 1
@@ -71,7 +71,8 @@ CHROOT: Final = "/kafka"
 
 
 def load(folder: Path) -> State | None:
-    """The state kept in this folder; None where there is none. Raises `MalformedData`, `UnknownVersion`."""
+    """The state kept in this folder; None where there is none. Raises `MalformedData`, `UnknownVersion`,
+    `SandboxError`."""
     file = folder / FILE
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -82,6 +83,9 @@ def load(folder: Path) -> State | None:
         return State(**data, servers=servers)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        hint = "name another folder with --state, or with OFFSETMGR_SANDBOX"
+        raise SandboxError(f"cannot read {file}", error.strerror or str(error), hint) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise MalformedData(str(file), f"not a sandbox's state: {error}", "choose another --state folder") from error
 

@@ -220,6 +220,28 @@ def test_a_damaged_state_file_is_an_error_and_not_an_empty_sandbox(tmp_path: Pat
         state.load(tmp_path)
 
 
+def test_a_state_that_cannot_be_read_is_an_error_and_not_an_empty_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SandboxError, match="cannot read .*Not a directory"):
+        Sandbox(tmp_path / "file").status()
+
+
+def test_the_command_line_of_an_empty_folder(tmp_path: Path) -> None:
+    def run(command: str) -> tuple[int, str, str]:
+        program = [str(Path(sys.executable).with_name("offsetmgr")), "sandbox", *command.split()]
+        done = subprocess.run([*program, "--state", str(tmp_path)], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    nothing_up = f"error: no sandbox is up in {tmp_path}\nhint: start one: offsetmgr sandbox up\n"
+    assert run("status --format json") == (1, "[]\n", f"no sandbox is up in {tmp_path}\n")
+    assert run("env") == (1, "", nothing_up)
+    assert run("down") == (0, "", "nothing was running\n")
+    assert run("up --brokers 0") == (2, "", "error: cannot start 0 brokers: it is 1 to 9\n")
+    assert run("up --old-consumers 2")[0] == 2
+    assert run("up --old-consumers 2 --group g --topic t --kraft")[0] == 2
+
+
 def test_a_data_folder_of_somebody_else_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.txt").write_text("years of work")
