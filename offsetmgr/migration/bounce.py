@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from offsetmgr.errors import UsageError
-from offsetmgr.migration.bouncecommand import CommandRunner, check_template, fill_template, run_in_shell
+from offsetmgr.migration.bouncecommand import CommandRunner, check_template, fill_template, run_in_shell, still_running
 from offsetmgr.migration.bouncestate import BounceState, Copy, Step, StepStatus, exclusive, load, save
 from offsetmgr.migration.catchup import behind, copy_forward
 from offsetmgr.migration.evidence import Rules
@@ -217,7 +217,8 @@ class _Work:
         """Runs the step's command, unless it has been; None where the step may go on to its gate."""
         if step.status is StepStatus.RETURNED:
             return None
-        registered = self.view.observe(self.spec.group).members
+        self._await_orphan(step)
+        registered = self.view.observe(self.spec.group, tolerant=True).members
         member = registered.get(step.member)
         if step.status is StepStatus.PENDING:
             if member is None:
@@ -235,8 +236,13 @@ class _Work:
         step.status, step.started_ms = StepStatus.RUNNING, self.view.clock.now_ms()
         save(state, self.state_path)
         self.tell(f"  $ {step.command}")
-        done = self.run(step.command, self.log, self.spec.command_seconds)
-        step.exit_code = done.exit_code
+
+        def started(pid: int) -> None:
+            step.pid = pid
+            save(state, self.state_path)
+
+        done = self.run(step.command, self.log, self.spec.command_seconds, started)
+        step.exit_code, step.pid = done.exit_code, None
         step.status = StepStatus.RETURNED if done.exit_code == 0 else StepStatus.COMMAND_FAILED
         save(state, self.state_path)
         if done.exit_code == 0:
@@ -249,13 +255,22 @@ class _Work:
             hint=f"its output is in {self.log}; the same command line resumes here",
         )
 
+    def _await_orphan(self, step: Step) -> None:
+        """Lets a command end that outlived the bounce which began it, so that nobody is restarted twice."""
+        deadline = self.view.clock.monotonic() + self.spec.command_seconds
+        if step.pid is not None and still_running(step.pid):
+            self.tell(f"  the command of an earlier run is still at it (process {step.pid}): waiting for it")
+        while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
+            self.view.clock.sleep(self.spec.window.poll_seconds)
+        step.pid = None
+
     def _pass_gate(self, state: BounceState, step: Step) -> BounceResult | None:
         """Waits for the successor and for its evidence; None once the gate is passed."""
         if step.status is StepStatus.GONE:
             return None
         spec = self.spec
         quick = replace(spec.window, seconds=spec.restart_seconds)
-        watch = watch_group(self.view, spec.group, quick, enough=lambda w: bool(_successors(w, step)), stop=self.stop)
+        watch = self._look(quick, lambda w: bool(_successors(w, step)))
         if self.stop():
             return self._stopped_at_gate(state, step)
         if not _successors(watch, step):
@@ -303,7 +318,10 @@ class _Work:
             report = judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
             return report.settled or bool(report.wrong)
 
-        return watch_group(self.view, self.spec.group, self.spec.window, enough=enough, stop=self.stop)
+        return self._look(self.spec.window, enough)
+
+    def _look(self, window: Window, enough: Callable[[Watch], bool]) -> Watch:
+        return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
 
     # --- the end
 

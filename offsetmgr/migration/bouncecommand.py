@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,11 +106,19 @@ class CommandResult:
 class CommandRunner(Protocol):
     """What runs a command line; tests of the bounce's logic hand in their own."""
 
-    def __call__(self, command: str, log: Path, timeout_seconds: float) -> CommandResult: ...
+    def __call__(
+        self, command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = ...
+    ) -> CommandResult: ...
 
 
-def run_in_shell(command: str, log: Path, timeout_seconds: float) -> CommandResult:
-    """Runs the command through ``/bin/sh``; what it prints is appended to the log file.
+def _unnoticed(_: int) -> None:
+    """For callers that need not know the process."""
+
+
+def run_in_shell(
+    command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _unnoticed
+) -> CommandResult:
+    """Runs the command through ``/bin/sh``; what it prints is appended to the log file. ``started`` gets its pid.
 
     In a session of its own, so that Ctrl-C at our terminal does not reach it half-way; ended (with everything that it
     started in that session) when the time is over.
@@ -126,6 +134,7 @@ def run_in_shell(command: str, log: Path, timeout_seconds: float) -> CommandResu
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        started(child.pid)
         try:
             result = CommandResult(child.wait(timeout_seconds))
         except subprocess.TimeoutExpired:
@@ -133,3 +142,16 @@ def run_in_shell(command: str, log: Path, timeout_seconds: float) -> CommandResu
             result = CommandResult(child.wait(), timed_out=True)
         out.write(f"--- exit code {result.exit_code}{' (time-out)' if result.timed_out else ''}\n".encode())
     return result
+
+
+def still_running(pid: int) -> bool:
+    """Whether a command that `run_in_shell` began in an earlier process still runs: it leads a session of its own, so
+    an unrelated process that was given the same pid is hardly ever taken for it."""
+    try:
+        leads = os.getsid(pid) == pid
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, PermissionError):
+        return False
+    except FileNotFoundError:  # gone meanwhile, or a system without /proc
+        return leads and not Path("/proc/self/stat").exists()
+    return leads and state not in "ZX"

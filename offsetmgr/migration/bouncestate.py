@@ -50,6 +50,8 @@ class Step:
     successors: list[str] = field(default_factory=list)
     command: str = ""
     exit_code: int | None = None
+    pid: int | None = None
+    """The command's process while it runs, so that a resumed bounce waits for it."""
     started_ms: int | None = None
     passed_ms: int | None = None
 

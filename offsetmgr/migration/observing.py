@@ -35,8 +35,9 @@ class RegistryView:
 class Registry(Protocol):
     """Where live members and owners are read from (`ZookeeperRegistry`)."""
 
-    def members(self, group: str, topics: Iterable[str]) -> RegistryView:
-        """Members with the topics that they subscribe to; patterns are matched against ``topics``, which exist."""
+    def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
+        """Members with the topics that they subscribe to; ``existing`` gives the topics to match patterns against, and
+        is asked only where somebody has a pattern."""
         ...
 
     def owners(self, group: str) -> RegistryView:
@@ -50,13 +51,13 @@ class ZookeeperRegistry:
 
     session: ZookeeperSession
 
-    def members(self, group: str, topics: Iterable[str]) -> RegistryView:
+    def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
         self.session.sync()  # whoever registered before this look is seen by it, whichever server we are connected to
-        existing = list(topics)
         live = registry.members(self.session, group)
+        topics = list(existing()) if any(m.pattern in _PATTERNS for m in live) else []
         found = {
             m.member_id: Registered(
-                m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, subscribed_topics(m, existing)
+                m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, subscribed_topics(m, topics)
             )
             for m in live
         }
@@ -77,13 +78,16 @@ class ZookeeperRegistry:
         return RegistryView({}, known, tuple(unreadable))
 
 
+_PATTERNS = ("white_list", "black_list")
+
+
 def subscribed_topics(member: RegistryMember, existing: Iterable[str]) -> tuple[str, ...]:
     """The topics that a member consumes: those it names, or those of ``existing`` that its pattern selects.
 
     Source: kafka.consumer.TopicFilter; internal topics are left out of patterns (``exclude.internal.topics``), and the
     expressions are Java's, which agree with Python's for what topic names can hold.
     """
-    if member.pattern not in ("white_list", "black_list"):
+    if member.pattern not in _PATTERNS:
         return tuple(sorted(member.subscription))
     wanted = member.pattern == "white_list"
     patterns = [re.compile(expression) for expression in member.subscription]
@@ -112,14 +116,14 @@ class GroupView:
 
         Raises `Unreachable`, `TimedOut` and what else the stores raise.
         """
-        existing = self.cluster.topics()
-        view = self.registry.members(group, existing)
+        view = self.registry.members(group, self.cluster.topics)
         before = self.registry.owners(group)
         zookeeper = _read(self.zookeeper, group, tolerant)
         kafka = _read(self.kafka, group, tolerant)
         after = self.registry.owners(group)
         steady = {tp: owned for tp, owned in before.owners.items() if after.owners.get(tp) == owned}
         subscribed = {topic for member in view.members.values() for topic in member.topics}
+        existing = self.cluster.topics(subscribed) if subscribed else {}
         consumed = {
             TopicPartition(topic, number) for topic in subscribed for number in range(existing.get(topic, 0))
         } | set(before.owners)
@@ -189,12 +193,14 @@ def watch_group(
     *,
     enough: Callable[[Watch], bool],
     stop: Callable[[], bool] = lambda: False,
+    tolerant: bool = False,
 ) -> Watch:
     """Looks at the group again and again until ``enough`` says so, ``stop`` says so, or the window is over.
 
-    The first look raises what the servers raise; later ones tolerate a store that fails for a moment.
+    The first look raises what the servers raise, unless ``tolerant``; later ones tolerate a store that fails for a
+    moment.
     """
-    watch = Watch([view.observe(group)])
+    watch = Watch([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds
     while not enough(watch) and not stop() and view.clock.monotonic() < deadline:
         view.clock.sleep(window.poll_seconds)

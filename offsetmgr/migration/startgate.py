@@ -83,7 +83,7 @@ def _into_dual(view: GroupView, group: str, start: Phase | None, window: Window)
         watch = watch_group(view, group, window, enough=lambda w: infer_phase(w).known is Known.SEEN)
         start = _start_of(infer_phase(watch))
     change = require_safe(start, Phase.DUAL)
-    _refuse_jump(change, watch)
+    refuse_jump(change, watch)
     return Start(change, watch)
 
 
@@ -101,7 +101,7 @@ def _start_of(found: InferredPhase) -> Phase:
     )
 
 
-def _refuse_jump(change: PhaseChange, watch: Watch) -> None:
+def refuse_jump(change: PhaseChange, watch: Watch) -> None:
     """A dual member reads the larger offset: where the store that is not in use is ahead, it would skip messages."""
     seen = watch.latest
     if seen is None:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from offsetmgr.errors import CoordinatorNotAvailable
+from offsetmgr.errors import CoordinatorNotAvailable, GateRefused
 from offsetmgr.migration.evidence import Known, Rules
 from offsetmgr.migration.observation import Observation, Owned, Reading, Registered, from_json, to_json
 from offsetmgr.migration.phasecheck import PhaseReport, infer_phase, judge
-from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.phases import Phase, PhaseChange
+from offsetmgr.migration.startgate import refuse_jump
 from offsetmgr.migration.watch import Watch
 from offsetmgr.model import ABSENT, Committed, LogRange, TopicPartition
 
@@ -389,3 +390,30 @@ def test_an_observation_survives_json() -> None:
         seen.unreadable,
         seen.at_ms,
     )
+
+
+# --- into dual: the larger offset must not be a jump forward ----------------------------------------
+
+
+def test_a_stale_kafka_offset_ahead_of_a_zookeeper_group_refuses_the_change_to_dual() -> None:
+    # A dual member would read the larger, 500, and never consume 300 to 499.
+    watch = Watch([look(0, zookeeper={0: (300, 1), 1: (9, 1)}, kafka={0: 500, 1: 9}, ends={0: 900, 1: 9})])
+    with pytest.raises(GateRefused, match=r"would never be consumed \(t-0: ZooKeeper 300, Kafka 500\)"):
+        refuse_jump(PhaseChange(ZOOKEEPER, DUAL), watch)
+
+
+def test_a_zookeeper_offset_ahead_of_a_kafka_group_refuses_the_change_to_dual() -> None:
+    watch = Watch([look(0, zookeeper={0: (500, 1)}, kafka={0: 300}, ends={0: 900})])
+    with pytest.raises(GateRefused, match=r"ZooKeeper is ahead of Kafka"):
+        refuse_jump(PhaseChange(KAFKA, DUAL), watch)
+
+
+def test_the_store_in_use_being_ahead_is_what_every_change_to_dual_looks_like() -> None:
+    refuse_jump(PhaseChange(ZOOKEEPER, DUAL), Watch([look(0, zookeeper={0: (5, 1)}, kafka={0: None}, ends={0: 9})]))
+    refuse_jump(PhaseChange(KAFKA, DUAL), Watch([look(0, zookeeper={0: (5, 1)}, kafka={0: 7}, ends={0: 9})]))
+
+
+def test_a_member_that_is_dual_already_may_be_between_its_two_writes() -> None:
+    # Resumed by hand, without the state file: Kafka is written first, so it is ahead for a moment.
+    looks = one([(10, 1), (14, 2), (14, 2)], [10, 14, 18])
+    refuse_jump(PhaseChange(ZOOKEEPER, DUAL), Watch(looks))

@@ -1,0 +1,230 @@
+"""What a rolling bounce does when things go wrong, on a real group of two: stop at the first failure, and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.sandbox import KafkaBroker, OldConsumer
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper import registry
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+
+
+@dataclass
+class Group:
+    """Two members (one with a configured consumer.id), a topic of three partitions, the last one without traffic."""
+
+    folder: Path
+    kafka: KafkaBroker
+    name: str
+    members: list[OldConsumer]
+
+    def ids(self) -> list[str]:
+        with ZookeeperStore(self.kafka.zookeeper) as store:
+            return [m.member_id for m in registry.members(store.session, self.name)]
+
+    def czxids(self) -> dict[str, int]:
+        with ZookeeperStore(self.kafka.zookeeper) as store:
+            return {m.member_id: m.czxid for m in registry.members(store.session, self.name)}
+
+    def restart(self, member_id: str, storage: str, dual: bool) -> None:
+        member = next(m for m in self.members if m.member_id == member_id)
+        member.stop()
+        member.offsets_storage = "kafka" if storage == "kafka" else "zookeeper"
+        member.dual_commit = dual
+        member.start()
+
+    def obey(self, orders: Path, stop: threading.Event) -> None:
+        """Restarts whom the files in ``orders`` name; they are written by the bounce's commands."""
+        while not stop.wait(0.05):
+            for order in sorted(orders.glob("*.order")):
+                member, phase = order.read_text().split()
+                self.restart(member, "zookeeper" if phase == "zookeeper" else "kafka", phase == "dual")
+                order.rename(order.with_suffix(".done"))
+
+    def command(self, phase: str = "{phase}") -> str:
+        """Asks for the restart, and waits until it is done."""
+        script = self.folder / "restart.sh"
+        script.write_text(
+            'cd "$(dirname "$0")"/orders; n=$(date +%s%N); echo "$1 $2" > $n.part; mv $n.part $n.order\n'
+            "while [ ! -e $n.done ]; do sleep 0.1; done\n"
+        )
+        return f"sh {shlex.quote(str(script))} {{member}} {phase}"
+
+    def cli(self, *arguments: str) -> list[str]:
+        servers = ["--zookeeper", self.kafka.zookeeper, "--bootstrap-server", self.kafka.bootstrap]
+        start = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()", "runbook"]
+        return [*start, *arguments, "--group", self.name, "--poll", "0.15", *servers]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.cli(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def bounce(self, to: str, command: str, *more: str) -> list[str]:
+        """The arguments of a bounce that is executed."""
+        known = ["--window", "30", "--quiet", "1.5", "--accept-idle", "--execute"]
+        return ["bounce", "--to-phase", to, "--command", command, *known, *more]
+
+
+@pytest.fixture
+def group(kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path) -> Iterator[Group]:
+    topic = make_topic(f"t-{unique[-30:]}", 3)
+    name = f"g-{unique[-30:]}"
+    members = [
+        OldConsumer(
+            tmp_path / f"m{n}",
+            zookeeper=kafka.zookeeper,
+            group=name,
+            topic=topic,
+            auto_commit_interval_ms=300,
+            consumer_id="fixed" if n == 0 else None,
+        )
+        for n in range(2)
+    ]
+    (tmp_path / "orders").mkdir()
+    stop = threading.Event()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, b"only", partition=2)
+
+    def load() -> None:
+        while not stop.wait(0.05):
+            # The range assignment gives partitions 0 and 1 to one member and 2 to the other: each must have traffic.
+            for partition in (0, 2):
+                producer.produce(topic, b"x", partition=partition)
+            producer.poll(0)
+
+    result = Group(tmp_path, kafka, name, members)
+    threads = [
+        threading.Thread(target=load),
+        threading.Thread(target=result.obey, args=(tmp_path / "orders", stop)),
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for member in members:
+            member.start()
+        yield result
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        producer.flush(10)
+        for member in members:
+            member.stop()
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.02)
+
+
+def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> None:
+    fixed, generated = f"{group.name}_fixed", next(i for i in group.ids() if not i.endswith("_fixed"))
+    before = group.czxids()
+
+    # The runbook: JSON with the baseline, and Markdown with the same steps.
+    written = group.run("write", "--to", "kafka", "-o", "runbook.json", "-o", "runbook.md")
+    assert written.returncode == 0, written.stderr
+    assert f"{fixed} has a configured consumer.id" in written.stderr
+    book = json.loads((group.folder / "runbook.json").read_text())
+    assert [m["id"] for m in book["baseline"]["members"]] == sorted(before)
+    assert book["from"]["phase"] == "zookeeper"
+    assert book["from"]["known"] == "seen"
+    assert [stage["settings"] for stage in book["stages"]] == [
+        {"offsets.storage": "kafka", "dual.commit.enabled": "true"},
+        {"offsets.storage": "kafka", "dual.commit.enabled": "false"},
+    ]
+    page = (group.folder / "runbook.md").read_text()
+    assert f"`{generated}`" in page
+    assert "## Stage 2 of 2: dual -> kafka" in page
+    again = group.run("write", "--to", "kafka", "-o", "runbook.json")
+    assert (again.returncode, "a baseline must not be overwritten" in again.stderr) == (2, True)
+
+    # Nobody has bounced: the check names both.
+    check = ["check", "--phase", "dual", "--baseline", "runbook.json", "--quiet", "1.5", "--accept-idle"]
+    refused = group.run(*check, "--window", "3", "--format", "json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["not_bounced"] == sorted(before)
+
+    # A dry run shows the commands and restarts nobody.
+    dry = group.run("bounce", "--to-phase", "dual", "--command", group.command())
+    assert dry.returncode == 0, dry.stderr
+    assert f"restart.sh {fixed} dual" in dry.stdout
+    assert "nothing was executed" in dry.stderr
+    assert group.czxids() == before
+
+    # The direct change is refused.
+    direct = group.run(*group.bounce("kafka", group.command()))
+    assert direct.returncode == 1
+    assert direct.stderr.splitlines()[-2].startswith("error: bounce zookeeper -> kafka directly: ")
+
+    # A command that fails stops it before anybody else is touched.
+    failed = group.run(*group.bounce("dual", "echo no {member}; exit 7"))
+    assert (failed.returncode, f"the command for {fixed}: exit code 7" in failed.stderr) == (1, True)
+    state = group.folder / f"bounce-{group.name}-dual.json"
+    assert [s["status"] for s in json.loads(state.read_text())["steps"]] == ["command-failed", "pending"]
+    assert f"no {fixed}" in state.with_suffix(".log").read_text()
+    assert group.czxids() == before
+
+    # A member that comes back with the wrong settings closes its gate; the other one is left alone.
+    wrong = group.run(*group.bounce("dual", group.command("zookeeper")))
+    assert wrong.returncode == 1
+    assert f"the gate after {fixed} is closed" in wrong.stderr
+    assert "commits to ZooKeeper alone" in wrong.stderr
+    assert [s["status"] for s in json.loads(state.read_text())["steps"]] == ["returned", "pending"]
+    now = group.czxids()
+    assert (now[generated], now[fixed] != before[fixed]) == (before[generated], True)
+
+    # Put right by hand, it resumes: the first one's gate is judged again, and only the second one is restarted.
+    group.restart(fixed, "kafka", dual=True)
+    by_hand = group.czxids()[fixed]
+    resumed = group.run(*group.bounce("dual", group.command()))
+    assert resumed.returncode == 0, resumed.stderr
+    assert group.czxids()[fixed] == by_hand
+    assert generated not in group.ids()
+    passed = group.run(*check, "--window", "30")
+    assert passed.returncode == 0, passed.stdout
+    assert passed.stdout.startswith(f"phase dual of group {group.name}: PASSED")
+    finished = group.run(*group.bounce("dual", group.command()))
+    assert (finished.returncode, "is finished" in finished.stderr) == (2, True)
+
+    # Killed while a command runs, it resumes without restarting anybody twice; Ctrl-C stops it between steps.
+    orders = group.folder / "orders"
+    done = len(list(orders.glob("*.done")))
+    killed = subprocess.Popen(group.cli(*group.bounce("kafka", group.command())), cwd=group.folder)
+    wait_for(lambda: list(orders.glob("*.order")), "the first command has begun")
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait(10)
+    interrupted = subprocess.Popen(
+        group.cli(*group.bounce("kafka", group.command())), cwd=group.folder, stderr=subprocess.PIPE, text=True
+    )
+    assert interrupted.stderr is not None
+    for line in interrupted.stderr:
+        if "watching its commits" in line:
+            interrupted.send_signal(signal.SIGINT)
+            break
+    rest = interrupted.stderr.read()
+    assert interrupted.wait(60) == 130, rest
+    assert "the same command line resumes" in rest
+    assert len(list(orders.glob("*.done"))) == done + 1
+    ended = group.run(*group.bounce("kafka", group.command()))
+    assert ended.returncode == 0, ended.stderr
+    assert len(list(orders.glob("*.done"))) == done + 2

@@ -1,0 +1,76 @@
+"""The copy of idle partitions from Kafka to ZooKeeper on a real ZooKeeper, with a consumer that gets in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from offsetmgr.errors import Conflict
+from offsetmgr.migration.bouncestate import Copy
+from offsetmgr.migration.catchup import behind, copy_forward
+from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.watch import Watch
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.stores.zookeeper import ZookeeperStore
+
+pytestmark = pytest.mark.servers
+
+EQUAL, BEHIND, NONE, AHEAD = (TopicPartition("t", n) for n in range(4))
+
+
+@pytest.fixture
+def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+    with ZookeeperStore(zookeeper.connect) as store:
+        yield store
+
+
+def seen(store: ZookeeperStore, group: str) -> Watch:
+    """ZooKeeper as it is; Kafka at 50 everywhere."""
+    store.commit(group, {EQUAL: OffsetAndMetadata(50), BEHIND: OffsetAndMetadata(20), AHEAD: OffsetAndMetadata(60)})
+    everything = (EQUAL, BEHIND, NONE, AHEAD)
+    held = store.fetch(group, everything)
+    return Watch([Observation(group, 1, {}, {}, everything, held, dict.fromkeys(everything, Committed(50)), {})])
+
+
+def offsets(store: ZookeeperStore, group: str) -> dict[int, int]:
+    return {tp.partition: o.offset for tp, o in store.fetch(group).items() if isinstance(o, Committed)}
+
+
+def test_only_what_is_behind_is_copied_and_the_before_images_are_recorded_first(
+    store: ZookeeperStore, unique: str
+) -> None:
+    changes = behind(seen(store, unique))
+    recorded: list[tuple[list[Copy], dict[int, int]]] = []
+
+    def record(copies: list[Copy]) -> None:
+        recorded.append(
+            ([Copy(c.topic, c.partition, c.before, c.after, c.outcome) for c in copies], offsets(store, unique))
+        )
+
+    done = copy_forward(store, unique, changes, record=record)
+
+    assert recorded == [([Copy("t", 1, 20, 50, "intended"), Copy("t", 2, None, 50, "intended")], {0: 50, 1: 20, 3: 60})]
+    assert [(c.partition, c.outcome) for c in done] == [(1, "written"), (2, "written")]
+    assert offsets(store, unique) == {0: 50, 1: 50, 2: 50, 3: 60}
+
+
+def test_a_consumer_that_commits_meanwhile_is_never_taken_back(store: ZookeeperStore, unique: str) -> None:
+    changes = behind(seen(store, unique))
+    store.commit(unique, {BEHIND: OffsetAndMetadata(70), NONE: OffsetAndMetadata(50)})
+
+    done = copy_forward(store, unique, changes, record=lambda copies: None)
+
+    assert [(c.partition, c.outcome) for c in done] == [(1, "caught-up"), (2, "caught-up")]
+    assert offsets(store, unique) == {0: 50, 1: 70, 2: 50, 3: 60}
+
+
+def test_a_partition_that_moved_and_is_still_behind_is_an_error(store: ZookeeperStore, unique: str) -> None:
+    changes = behind(seen(store, unique))
+    store.commit(unique, {BEHIND: OffsetAndMetadata(30)})
+
+    with pytest.raises(Conflict):
+        copy_forward(store, unique, changes, record=lambda copies: None)
+
+    assert offsets(store, unique) == {0: 50, 1: 30, 2: 50, 3: 60}

@@ -1,0 +1,117 @@
+"""The restart command: what the template becomes, what a hostile member id cannot do, and how a run ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import JournalError, UnknownVersion, UsageError
+from offsetmgr.migration.bouncecommand import CommandResult, check_template, fill_template, run_in_shell
+from offsetmgr.migration.bouncestate import BounceState, Copy, Step, StepStatus, exclusive, load, save
+from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.phases import Phase, PhaseChange
+
+
+def filled(template: str, *, member: str = "g_h1-1-ab", host: str | None = "h1") -> str:
+    return fill_template(template, group="g", member=member, host=host, phase=Phase.DUAL)
+
+
+def test_a_template_is_filled_with_what_the_registry_says() -> None:
+    assert filled("ssh {host} restart {member} {phase} {settings}") == (
+        "ssh h1 restart g_h1-1-ab dual 'offsets.storage=kafka dual.commit.enabled=true'"
+    )
+
+
+def test_other_braces_are_left_alone() -> None:
+    assert filled("ssh {host} | awk '{print $1}' ${HOME}") == "ssh h1 | awk '{print $1}' ${HOME}"
+
+
+def test_a_template_must_name_the_member_or_its_host() -> None:
+    with pytest.raises(UsageError, match=r"neither {host} nor {member}"):
+        check_template("systemctl restart consumer")
+
+
+@pytest.mark.parametrize("member", ["a; rm -rf /", "$(reboot)", "it's", "a b", "`x`", "{host}"])
+def test_a_hostile_member_id_stays_one_word_of_the_shell(member: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert run_in_shell(filled("printf '<%s>' {member}", member=member), log, 10) == CommandResult(0)
+    assert f"<{member}>" in log.read_text()
+
+
+@pytest.mark.parametrize("template", ["ssh h 'restart {member}'", 'ssh h "restart {member}"', "x `y {member}`"])
+def test_a_value_that_needs_quoting_is_refused_inside_quotes(template: str) -> None:
+    assert "g_h1-1-ab" in filled(template)
+    with pytest.raises(UsageError, match="cannot be quoted safely"):
+        filled(template, member="$(reboot)")
+
+
+def test_a_value_is_quoted_after_closed_quotes_and_escaped_ones() -> None:
+    assert filled("echo 'x' \"y\" \\' {member}", member="a b") == "echo 'x' \"y\" \\' 'a b'"
+
+
+def test_a_value_that_looks_like_an_option_is_refused() -> None:
+    with pytest.raises(UsageError, match="begins with a dash"):
+        filled("ssh {host} restart", host="-oProxyCommand=reboot")
+
+
+def test_an_unknown_host_is_refused_where_the_template_needs_it() -> None:
+    assert filled("restart {member}", host=None) == "restart g_h1-1-ab"
+    with pytest.raises(UsageError, match="the registry does not tell it"):
+        filled("ssh {host}", host=None)
+
+
+def test_a_command_ends_with_its_exit_code_and_its_output_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "bounce.log"
+    assert run_in_shell("echo out; echo err >&2; exit 3", log, 10) == CommandResult(3)
+    assert log.read_text().splitlines()[1:] == ["out", "err", "--- exit code 3"]
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+    log = tmp_path / "bounce.log"
+    assert run_in_shell("sleep 60 & sleep 60", log, 0.2) == CommandResult(-9, timed_out=True)
+    assert log.read_text().endswith("--- exit code -9 (time-out)\n")
+
+
+# --- the state file ------------------------------------------------------------------------------
+
+EMPTY = Observation("g", 1, {}, {}, (), {}, {}, {})
+STATE = BounceState(
+    "g",
+    PhaseChange(Phase.KAFKA, Phase.DUAL),
+    EMPTY,
+    [Step("m1", "h1", 7, StepStatus.RUNNING, {"m1": 7}, ["m2"], "restart m1", None, 5), Step("m3", None, 8)],
+    [Copy("t", 0, None, 12)],
+    opened_ms=4,
+)
+
+
+def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    assert load(path) is None
+    save(STATE, path)
+    assert load(path) == STATE
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "why"),
+    [
+        ("{", JournalError, "Expecting"),
+        ("[]", JournalError, "not the state of a rolling bounce"),
+        ('{"format": "offsetmgr-bounce", "version": 9}', UnknownVersion, "version 9"),
+        ('{"format": "offsetmgr-bounce", "version": 1}', JournalError, "damaged"),
+    ],
+)
+def test_a_broken_state_file_is_named(tmp_path: Path, text: str, error: type[Exception], why: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(error, match=why):
+        load(path)
+
+
+def test_two_processes_never_carry_out_the_same_bounce(tmp_path: Path) -> None:
+    path = tmp_path / "bounce.log"
+    with exclusive(path), pytest.raises(JournalError, match="another process is at it"), exclusive(path):
+        pass
+    with exclusive(path):
+        pass
