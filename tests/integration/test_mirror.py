@@ -1,0 +1,199 @@
+"""The mirror on real servers: both directions, what it refuses, and who may take a group from it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.migration.mirror import Mirror, MirrorState, PollingFeed
+from offsetmgr.migration.plan import PlanOptions
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.zookeeper.feed import OffsetFeed
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = pytest.mark.servers
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)  # between looks, never instead of one
+
+
+@pytest.fixture
+def zk(zookeeper, kafka) -> Iterator[OffsetStore]:
+    with open_store(f"zookeeper://{zookeeper.connect}/kafka") as store:
+        yield store
+
+
+@pytest.fixture
+def broker(kafka) -> Iterator[OffsetStore]:
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        yield store
+
+
+def offsets(store: OffsetStore, group: str) -> dict[int, int]:
+    return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
+
+
+@contextmanager
+def running(mirror: Mirror) -> Iterator[Mirror]:
+    """A mirror in a thread, stopped at the end."""
+    stop = threading.Event()
+    mirror.stop = stop.is_set
+    mirror.idle_s = 0.5
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mirror.run()
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield mirror
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()
+    assert not failed
+
+
+def mirror_of(source: OffsetStore, target: OffsetStore, group: str, feed: object = None) -> Mirror:
+    polling = PollingFeed(SystemClock(), 0.1)
+    return Mirror(source, target, PlanOptions(groups=(group,)), feed or polling, SystemClock(), settle_s=0.3)
+
+
+def test_kafka_follows_zookeeper_told_by_watches(zookeeper, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 3)
+    tps = [TopicPartition(topic, p) for p in range(3)]
+    zk.commit(unique, {tps[0]: OffsetAndMetadata(5)})
+    with (
+        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as session,
+        running(mirror_of(zk, broker, unique, OffsetFeed(session, lambda g: g == unique))),
+    ):
+        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        zk.commit(unique, {tps[0]: OffsetAndMetadata(6), tps[2]: OffsetAndMetadata(1)})
+        wait_for(lambda: offsets(broker, unique) == {0: 6, 2: 1}, "a change and a new partition")
+        for n in range(7, 60):
+            zk.commit(unique, {tps[0]: OffsetAndMetadata(n)})
+        wait_for(lambda: offsets(broker, unique) == {0: 59, 2: 1}, "a burst of changes")
+
+
+def test_zookeeper_follows_kafka_and_what_is_ahead_stays(zk, broker, make_topic, unique):
+    topic = make_topic(unique, 2)
+    tps = [TopicPartition(topic, p) for p in range(2)]
+    broker.commit(unique, {tps[0]: OffsetAndMetadata(5), tps[1]: OffsetAndMetadata(5)})
+    zk.commit(unique, {tps[1]: OffsetAndMetadata(9)})
+    mirror = mirror_of(broker, zk, unique)
+    with running(mirror):
+        wait_for(lambda: offsets(zk, unique) == {0: 5, 1: 9}, "the first copy")
+        broker.commit(unique, {tps[0]: OffsetAndMetadata(8)})
+        wait_for(lambda: offsets(zk, unique) == {0: 8, 1: 9}, "a change")
+        wait_for(lambda: mirror.groups[unique].state is MirrorState.TARGET_AHEAD, "partition 1 is named as ahead")
+
+
+def test_a_rewind_of_the_source_never_reaches_the_target(zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    zk.commit(unique, {tp: OffsetAndMetadata(50)})
+    with running(mirror_of(zk, broker, unique)) as mirror:
+        wait_for(lambda: offsets(broker, unique) == {0: 50}, "the first copy")
+        zk.commit(unique, {tp: OffsetAndMetadata(10)}, allow_rewind=True)
+        rounds = mirror.rounds
+        wait_for(lambda: mirror.rounds > rounds + 3, "a few more rounds")
+        assert offsets(broker, unique) == {0: 50}
+
+
+def test_a_group_with_consumers_in_kafka_is_refused_with_its_members_named(kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    zk.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(50)})
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "client.id": "reader"})
+    consumer.subscribe([topic])
+    wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer has joined")
+    try:
+        mirror = mirror_of(zk, broker, unique)
+        mirror.run(once=True)
+    finally:
+        consumer.close()
+    assert mirror.groups[unique].state is MirrorState.REFUSED
+    assert "reader" in mirror.groups[unique].detail
+    assert offsets(broker, unique) == {}
+
+
+def test_a_group_to_which_others_commit_in_kafka_is_refused(kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    zk.commit(unique, {tp: OffsetAndMetadata(50)})
+    broker.commit(unique, {tp: OffsetAndMetadata(1)})
+
+    class BusyGroup:
+        """The clock of a mirror during whose wait another commits, as an old consumer with dual commit would."""
+
+        def now_ms(self) -> int:
+            return SystemClock().now_ms()
+
+        def monotonic(self) -> float:
+            return time.monotonic()
+
+        def sleep(self, seconds: float) -> None:
+            broker.commit(unique, {tp: OffsetAndMetadata(2)})
+
+    mirror = mirror_of(zk, broker, unique)
+    mirror.clock = BusyGroup()
+    mirror.run(once=True)
+    assert mirror.groups[unique].state is MirrorState.REFUSED
+    assert "somebody commits to this group" in mirror.groups[unique].detail
+    assert offsets(broker, unique) == {0: 2}
+
+
+def test_a_consumer_that_starts_takes_the_group_and_runs_on(kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    zk.commit(unique, {tp: OffsetAndMetadata(0)})
+    with running(mirror_of(zk, broker, unique)) as mirror:
+        wait_for(lambda: offsets(broker, unique) == {0: 0}, "the first copy")
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
+        try:
+            consumer.subscribe([topic])
+            wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
+            wait_for(lambda: mirror.groups[unique].held is None, "the mirror let go")
+            consumer.commit(offsets=[_kafka_offset(topic, 3)], asynchronous=False)
+            zk.commit(unique, {tp: OffsetAndMetadata(2)})
+            rounds = mirror.rounds
+            wait_for(lambda: mirror.rounds > rounds + 3, "a few more rounds")
+            assert offsets(broker, unique) == {0: 3}
+            assert mirror.groups[unique].state in (MirrorState.TAKEN, MirrorState.REFUSED)
+        finally:
+            consumer.close()
+
+
+def _kafka_offset(topic: str, offset: int) -> object:
+    from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+    return KafkaTopicPartition(topic, 0, offset)
+
+
+def test_a_held_group_accepts_no_commit_of_others(zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    zk.commit(unique, {tp: OffsetAndMetadata(7)})
+    with running(mirror_of(zk, broker, unique)):
+        wait_for(lambda: offsets(broker, unique) == {0: 7}, "the first copy")
+        with pytest.raises(OffsetMgrError, match="member"):
+            broker.commit(unique, {tp: OffsetAndMetadata(100)})
+        assert offsets(broker, unique) == {0: 7}
