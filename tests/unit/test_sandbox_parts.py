@@ -223,7 +223,7 @@ def test_a_damaged_state_file_is_an_error_and_not_an_empty_sandbox(tmp_path: Pat
 def test_a_state_that_cannot_be_read_is_an_error_and_not_an_empty_sandbox(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(SandboxError, match="cannot read .*Not a directory"):
+    with pytest.raises(SandboxError, match=r"cannot read .*Not a directory"):
         Sandbox(tmp_path / "file").status()
 
 
