@@ -1,0 +1,127 @@
+"""The mirror as a process, killed (SIGKILL) again and again under load: the target ends equal and never went lower."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.uri import open_store
+
+pytestmark = pytest.mark.servers
+
+KILLS = 50 if os.environ.get("OFFSETMGR_SOAK") else 5
+SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
+GROUPS = 4
+PARTITIONS = 3
+OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
+
+
+def offsets(store: OffsetStore, groups: list[str]) -> dict[tuple[str, TopicPartition], int]:
+    found: dict[tuple[str, TopicPartition], int] = {}
+    for group in store.scan(groups):
+        assert group.error is None, group.error
+        assert not group.errors
+        found.update({(group.group, tp): c.offset for tp, c in group.offsets.items() if isinstance(c, Committed)})
+    return found
+
+
+@contextmanager
+def in_thread(step) -> Iterator[None]:
+    """Repeats ``step`` in a thread until the end of the block; its failure is the test's."""
+    ended = threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not ended.is_set():
+                step()
+        except BaseException as error:
+            failed.append(error)
+            ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(60)
+    if failed:
+        raise failed[0]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("direction", ["to-kafka", "to-zookeeper"])
+def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
+    direction, zookeeper, kafka, make_topic, unique, tmp_path
+):
+    logging.getLogger(__name__).info("seed %d, %d kills", SEED, KILLS)
+    chance = random.Random(SEED)
+    topic = make_topic(unique, PARTITIONS)
+    groups = [f"{unique}-{n}" for n in range(GROUPS)]
+    uris = [f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"]
+    from_, to = uris if direction == "to-kafka" else reversed(uris)
+    command = [OFFSETMGR, "migrate", "mirror", "--from", from_, "--to", to, "--group", f"{unique}-*", "--settle", "100",
+               "--interval", "100"]  # fmt: skip
+    with open_store(from_) as source, open_store(to) as target, open_store(to) as observed:
+        at = dict.fromkeys(groups, 0)
+        seen: dict[tuple[str, TopicPartition], int] = {}
+        looks = 0
+
+        def load() -> None:
+            group = chance.choice(groups)
+            at[group] += chance.randint(1, 5)
+            source.commit(
+                group, {TopicPartition(topic, p): OffsetAndMetadata(at[group] + p) for p in range(PARTITIONS)}
+            )
+
+        def watch() -> None:
+            nonlocal looks
+            now = offsets(observed, groups)
+            lower = {key: (offset, now.get(key)) for key, offset in seen.items() if now.get(key, -1) < offset}
+            assert not lower, f"went lower: {lower}"
+            seen.update(now)
+            looks += 1
+
+        for group in groups:
+            source.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(PARTITIONS)})
+        with in_thread(load), in_thread(watch):
+            kill_again_and_again(command, chance, tmp_path, lambda: dict(seen))
+        done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert offsets(target, groups) == offsets(source, groups)
+        assert looks > KILLS
+
+
+def kill_again_and_again(command: list[str], chance: random.Random, folder: Path, seen) -> None:
+    """Starts the mirror and kills it, `KILLS` times: some lives early, most at some moment after the target moved."""
+    for life in range(KILLS):
+        before = seen()
+        early = chance.random() < 0.3
+        log_file = folder / f"{life}.log"
+        with log_file.open("w") as log:
+            mirror = subprocess.Popen(command, stdout=log, stderr=log)
+            try:
+                deadline = time.monotonic() + (chance.uniform(0.3, 1.0) if early else 60)
+                while time.monotonic() < deadline and (early or seen() == before):
+                    assert mirror.poll() is None, log_file.read_text()
+                    time.sleep(0.02)
+                if not early:
+                    assert seen() != before, log_file.read_text()
+                    time.sleep(chance.uniform(0, 0.3))  # the moment of the kill is drawn by chance
+            finally:
+                mirror.send_signal(signal.SIGKILL)
+                mirror.wait()
