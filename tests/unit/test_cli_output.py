@@ -1,0 +1,283 @@
+"""What the command line prints: rows, errors, progress, and how quickly."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.cli.app import REGISTRY, run
+from offsetmgr.cli.errors import Declined, Interrupted, report
+from offsetmgr.cli.render import BATCH, Column, OutputFormat, confirm, progress, write_rows
+from offsetmgr.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
+from offsetmgr.model import TopicPartition
+
+COLUMNS = (
+    Column("group"),
+    Column("log_end", right=True),
+    Column("note", optional=True),
+    Column("epoch", right=True, detail=True),
+)
+
+
+def offsetmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+
+
+def test_a_table_aligns_numbers_and_leaves_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert write_rows(COLUMNS, [("orders", 7, None, 1), ("x", 12345, None, 2)], OutputFormat.TABLE) == 2
+    assert capsys.readouterr().out == "GROUP   LOG-END\norders        7\nx         12345\n"
+
+
+def test_unknown_numbers_are_a_dash_and_nothing_in_a_name_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_rows(COLUMNS, [("a\x1b[31m\nb", None, "n", 1)], OutputFormat.TABLE)
+    assert capsys.readouterr().out.splitlines()[1] == "a\\x1b[31m\\nb        -  n"
+
+
+def test_names_are_never_cut_and_late_rows_may_be_wider_than_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("g", 1, None, 0)] * BATCH + [("g" * 249, 2, "late", 0)]
+    write_rows(COLUMNS, rows, OutputFormat.TABLE)
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["g" * 249, "2", "late"]
+
+
+def test_json_is_one_array_with_nulls(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [('q"\n%s', 1, None, None), ("é", None, "n", 2)] * BATCH
+    write_rows(COLUMNS, rows, OutputFormat.JSON)
+    found = json.loads(capsys.readouterr().out)
+    assert found[:2] == [
+        {"group": 'q"\n%s', "log_end": 1, "note": None, "epoch": None},
+        {"group": "é", "log_end": None, "note": "n", "epoch": 2},
+    ]
+    assert len(found) == 2 * BATCH
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [(OutputFormat.JSON, "[]\n"), (OutputFormat.CSV, "group,log_end,note,epoch\n"), (OutputFormat.TABLE, "")],
+)
+def test_no_rows_are_valid_output_too(output: OutputFormat, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(COLUMNS, [], output)
+    assert capsys.readouterr().out == expected
+
+
+def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(COLUMNS, [("a,b", 1, None, None)], OutputFormat.CSV)
+    out = capsys.readouterr().out
+    assert out == 'group,log_end,note,epoch\n"a,b",1,,\n'
+    assert list(csv.reader(io.StringIO(out)))[1] == ["a,b", "1", "", ""]
+
+
+@pytest.mark.parametrize("output", list(OutputFormat))
+def test_fifty_thousand_rows_take_a_fraction_of_a_second(
+    output: OutputFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(f"group-{n // 50}", n, None, n % 7) for n in range(50_000)]
+    best = min(_seconds(rows, output, capsys) for _ in range(5))
+    assert best < 0.2
+
+
+def _seconds(rows: list[tuple[object, ...]], output: OutputFormat, capsys: pytest.CaptureFixture[str]) -> float:
+    started = time.process_time()
+    write_rows(COLUMNS, rows, output)
+    taken = time.process_time() - started
+    capsys.readouterr()
+    return taken
+
+
+def test_an_error_is_one_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(GroupNotFound("group 'g'", "does not\nexist", "look at the list")) == 1
+    assert capsys.readouterr().err == "error: group 'g': does not exist\nhint: look at the list\n"
+
+
+def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(InvalidUri("store 'x'", "no kind")) == 2
+    assert capsys.readouterr().err == "error: store 'x': no kind\n"
+
+
+def test_a_partial_failure_lists_each_partition(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = {TopicPartition("t", n): GroupNotFound("it", f"is gone {n}") for n in (1, 0)}
+    assert report(PartialFailure("commit", successes={}, failures=failures)) == 1
+    assert capsys.readouterr().err.splitlines()[1:] == ["  t-0: it: is gone 0", "  t-1: it: is gone 1"]
+
+
+def test_what_nobody_expected_is_one_line_and_its_traceback_only_with_debug(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert report(ZeroDivisionError("division\nby zero")) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: internal: ZeroDivisionError: division by zero\nhint: ")
+    assert "Traceback" not in err
+    report(ZeroDivisionError("x"), debug=True)
+    assert "ZeroDivisionError: x\nerror: internal" in capsys.readouterr().err
+
+
+def test_an_interruption_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(Interrupted("3 of 5 done")) == 130
+    assert report(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "interrupted: 3 of 5 done\ninterrupted: stopped before the end\n"
+
+
+def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError) as caught:
+        confirm("delete it?", yes=False)
+    assert caught.value.hint == "add --yes"
+    confirm("delete it?", yes=True)
+
+
+@pytest.mark.parametrize(("answer", "goes_on"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])
+def test_only_yes_is_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    if goes_on:
+        confirm("delete it?", yes=False)
+    else:
+        with pytest.raises(Declined):
+            confirm("delete it?", yes=False)
+
+
+def test_progress_is_silent_at_first_and_hands_everything_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress(range(100), "reading", 100)) == list(range(100))
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_off_a_terminal_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now: Iterator[int] = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    list(progress(range(64), "reading", 128))
+    assert capsys.readouterr().err.splitlines()[0] == "reading: [##..................] 16 of 128, 16/s"
+
+
+def test_help_shows_every_group_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from offsetmgr.cli.app import run; code = run(['--help']); "
+        "print([m for m in ('confluent_kafka','kazoo','kio','fastavro','rich','asyncio') if m in sys.modules], code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert all(f"\n  {name} " in done.stdout for name in REGISTRY)
+    assert done.stdout.splitlines()[-1] == "[] 0"
+
+
+def test_help_answers_in_under_300_milliseconds() -> None:
+    def once() -> float:
+        started = time.monotonic()
+        assert offsetmgr("--help").returncode == 0
+        return time.monotonic() - started
+
+    assert min(once() for _ in range(5)) < 0.3
+
+
+COMMANDS = {
+    "groups": ["list", "describe", "delete", "copy", "rename"],
+    "offsets": ["get", "set", "reset", "export", "import", "diff", "lag", "delete"],
+}
+
+
+@pytest.mark.parametrize(("group", "command"), [(g, c) for g, names in COMMANDS.items() for c in names])
+def test_every_command_has_complete_help(group: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([group, command, "--help"]) == 0
+    out = capsys.readouterr().out
+    options = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
+    assert {"--bootstrap-server", "--command-config", "--zookeeper", "--store", "--context", "--timeout"} <= set(
+        options
+    )
+    assert f"Usage: offsetmgr {group} {command}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["groups", "list", "--nonsense"], "No such option"),
+        (["groups", "list"], "no store given"),
+        (["groups", "list", "--store", "nonsense"], "no kind"),
+        (["groups", "list", "--bootstrap-server", "h"], "'h' has no port"),
+        (["groups", "list", "--zookeeper", "u:p@h:1"], "credentials do not belong in a URI"),
+        (["groups", "list", "--context", "none"], "context 'none'"),
+        (["groups", "list", "--command-config", "none.properties"], "No such file"),
+        (["groups", "describe", "--bootstrap-server", "h:1"], "no group is named"),
+        (["offsets", "get", "--group", "g", "--all-groups", "--store", "file:x.avro"], "both --group and --all-groups"),
+        (["offsets", "get", "--group", "g", "--topic", "t:x", "--store", "file:x.avro"], "'x' is not a partition"),
+        (["offsets", "lag", "--group", "g", "--store", "file:x.avro"], "add --bootstrap-server"),
+        (["offsets", "reset", "--group", "g", "--topic", "t", "--store", "file:x.avro"], "no scenario is given"),
+        (["offsets", "reset", "--group", "g", "--to-latest", "--to-earliest"], "several scenarios are given"),
+        (["offsets", "reset", "--group", "g", "--to-latest", "--store", "file:x.avro"], "no topic is named"),
+        (["offsets", "reset", "--group", "g", "--by-duration", "1D"], "PnDTnHnMnS"),
+        (["offsets", "set", "--group", "g", "--topic", "t:0", "--to-offset", "-1"], "-1"),
+        (["offsets", "export", "x.unknown", "--all-groups", "--store", "file:x.avro"], "format"),
+        (["groups", "rename", "a", "a", "--store", "file:x.avro"], "both names are the same"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] in (["error"], ["error", "hint"])
+    assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.avro", b"not avro at all"),
+        ("x.avro", b""),
+        ("x.csv", b"g,t,zero,5\n"),
+        ("x.zk", b"/consumers/g/offsets/t/x:5\n"),
+        ("x.json", b'{"groupid": "g", "offsets": '),
+        ("missing.avro", None),
+    ],
+)
+def test_a_broken_file_is_one_line_and_exit_code_1(
+    name: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    target = f"file:{tmp_path}/target.avro"
+    assert run(["offsets", "import", str(tmp_path / name), "--store", target, "--execute", "--yes"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert name in captured.err.splitlines()[0]
+    assert not (tmp_path / "target.avro").exists()
+
+
+def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:
+    rows = "".join(f"g{n},t,0,{n}\n" for n in range(50_000))
+    (tmp_path / "x.csv").write_text(rows)
+    command = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()"]
+    arguments = ["offsets", "get", "--all-groups", "--store", f"file:{tmp_path}/x.csv"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("GROUP")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 141
+
+
+def test_version() -> None:
+    assert offsetmgr("--version").stdout.startswith("offsetmgr 0.")

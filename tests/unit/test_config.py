@@ -1,0 +1,215 @@
+"""Settings: the config file, the environment, the flags, and .properties files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.config import Settings, config_path, resolve, state_folder
+from offsetmgr.errors import ConfigError
+from offsetmgr.javaconfig import translate
+from offsetmgr.properties import parse_properties
+
+FILE = """
+default-context = "prod"
+[context.prod]
+bootstrap-server = "prod:9092"
+timeout = 1000
+[context.old]
+zookeeper = "zk:2181/chroot"
+bootstrap-server = "old:9092"
+command-config = "client.properties"
+[store.both]
+primary = "kafka://prod:9092"
+secondary = "zookeeper://zk:2181"
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "config.toml").write_text(FILE)
+    (tmp_path / "client.properties").write_text("sasl.username=u\nsasl.password=p\nzookeeper.auth=digest:a:b\n")
+    return {"OFFSETMGR_CONFIG": str(tmp_path / "config.toml")}
+
+
+def test_the_default_context_of_the_file_is_used(environ: dict[str, str]) -> None:
+    found = resolve(Settings(), environ=environ)
+    assert (found.store, found.bootstrap_server) == ("kafka://prod:9092", "prod:9092")
+    assert found.connection.timeout_ms == 1000
+    assert found.connection.stores == {"both": {"primary": "kafka://prod:9092", "secondary": "zookeeper://zk:2181"}}
+
+
+def test_a_variable_beats_the_file_and_a_flag_beats_both(environ: dict[str, str]) -> None:
+    environ |= {"OFFSETMGR_BOOTSTRAP_SERVER": "env:9092", "OFFSETMGR_TIMEOUT": "2000"}
+    assert resolve(Settings(), environ=environ).store == "kafka://env:9092"
+    found = resolve(Settings(bootstrap_server="flag:9092", timeout_ms=3000), environ=environ)
+    assert (found.store, found.connection.timeout_ms) == ("kafka://flag:9092", 3000)
+
+
+def test_zookeeper_is_the_store_and_the_brokers_of_the_same_context_have_its_logs(environ: dict[str, str]) -> None:
+    found = resolve(Settings(), "old", environ)
+    assert (found.store, found.bootstrap_server) == ("zookeeper://zk:2181/chroot", "old:9092")
+
+
+def test_a_flag_for_the_store_keeps_the_brokers_of_the_context(environ: dict[str, str]) -> None:
+    found = resolve(Settings(store="file:x.avro"), "old", environ)
+    assert (found.store, found.bootstrap_server) == ("file:x.avro", "old:9092")
+
+
+def test_command_config_of_a_context_lies_beside_the_config_file(environ: dict[str, str]) -> None:
+    found = resolve(Settings(), "old", environ)
+    assert dict(found.connection.kafka) == {"sasl.username": "u", "sasl.password": "p"}
+    assert found.connection.zookeeper_auth == (("digest", "a:b"),)
+
+
+def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
+    environ["OFFSETMGR_ZOOKEEPER_AUTH"] = "digest:user:hunter2"
+    found = resolve(Settings(zookeeper_auth="digest:user:hunter2"), "old", environ)
+    assert found.connection.zookeeper_auth == (("digest", "user:hunter2"),)
+    assert "hunter2" not in repr(found)
+    assert "hunter2" not in repr(Settings(zookeeper_auth="digest:user:hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[context.a]\nbootstrap = 'x'\n", "unknown key 'bootstrap'"),
+        ("[context.a]\ntimeout = 'x'\n", "timeout must be milliseconds"),
+        ("[context.a]\ntimeout = 0\n", "0 is not a number of milliseconds above 0"),
+        ("context = 3\n", "must be tables"),
+        ("default-context = 'b'\n[context.a]\n", "not in"),
+        ("[store.a]\nthird = 'x'\n", "unknown key 'third'"),
+        ("nonsense", "is not TOML"),
+        ("colour = 'red'\n", "unknown key 'colour'"),
+    ],
+)
+def test_a_broken_config_file_is_named_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "c.toml").write_text("default-context = 'a'\n" + text if "[context.a]\n" in text[:13] else text)
+    with pytest.raises(ConfigError, match=why):
+        resolve(Settings(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")})
+
+
+def test_a_config_file_that_is_named_must_exist_and_the_default_one_need_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        resolve(Settings(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "none.toml")})
+    assert resolve(Settings(), environ={"XDG_CONFIG_HOME": str(tmp_path)}).store is None
+
+
+def test_files_are_where_xdg_says() -> None:
+    environ = {"XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s"}
+    assert config_path(environ) == Path("/c/offsetmgr/config.toml")
+    assert state_folder(environ) == Path("/s/offsetmgr")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b ", {"a": "b "}),
+        ("a: b", {"a": "b"}),
+        ("a b=c", {"a": "b=c"}),
+        ("a\t:\tb", {"a": "b"}),
+        ("  # no\n! no\na=1", {"a": "1"}),
+        ("a=1\\\n   2", {"a": "12"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=x\\\n# not a comment", {"a": "x# not a comment"}),
+        ("a\\=b=c", {"a=b": "c"}),
+        ("a\\ b=c", {"a b": "c"}),
+        ("a=\\u00e9\\t\\q", {"a": "é\tq"}),
+        ("a=\\ud83d\\ude00", {"a": "😀"}),
+        ("a\n\nb=\n", {"a": "", "b": ""}),
+        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=1\\", {"a": "1"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
+    assert parse_properties(text, "f") == expected
+
+
+def test_a_bad_escape_is_named_by_its_line_and_never_quoted() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_properties("a=1\nsasl.password=secret\\u12", "f")
+    assert str(caught.value) == "f line 2: a \\u escape needs four hexadecimal digits"
+
+
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p\\"q;r" ;'
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username='u' password=pq;"
+
+
+@pytest.mark.parametrize(
+    ("java", "librdkafka"),
+    [
+        ({"security.protocol": "SASL_SSL"}, {"security.protocol": "SASL_SSL"}),
+        ({"sasl.jaas.config": PLAIN}, {"sasl.username": "u", "sasl.password": 'p"q;r'}),
+        ({"sasl.jaas.config": SCRAM}, {"sasl.username": "u", "sasl.password": "pq"}),
+        ({"ssl.truststore.location": "ca.pem"}, {"ssl.ca.location": "ca.pem"}),
+        ({"ssl.truststore.location": "ca", "ssl.truststore.type": "PEM"}, {"ssl.ca.location": "ca"}),
+        (
+            {"ssl.keystore.location": "k", "ssl.keystore.type": "pem", "ssl.key.password": "s"},
+            {"ssl.certificate.location": "k", "ssl.key.location": "k", "ssl.key.password": "s"},
+        ),
+        (
+            {"ssl.keystore.location": "k.p12", "ssl.keystore.password": "s"},
+            {"ssl.keystore.location": "k.p12", "ssl.keystore.password": "s"},
+        ),
+        ({"ssl.endpoint.identification.algorithm": ""}, {"ssl.endpoint.identification.algorithm": "none"}),
+        ({"request.timeout.ms": "5"}, {"socket.timeout.ms": "5"}),
+    ],
+)
+def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str, str]) -> None:
+    assert dict(translate(java, "f").kafka) == librdkafka
+
+
+@pytest.mark.parametrize(
+    ("java", "key", "hint"),
+    [
+        ({"ssl.truststore.location": "t.jks"}, "ssl.truststore.location", "ssl.ca.location"),
+        ({"ssl.truststore.location": "t"}, "ssl.truststore.location", "JKS"),
+        ({"ssl.keystore.location": "k.jks"}, "ssl.keystore.location", "PKCS12"),
+        ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols", "remove it"),
+        ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "sasl.username"),
+        ({"sasl.jaas.config": "com.acme.MyModule required a=b;"}, "sasl.jaas.config", "MyModule"),
+        ({"auto.offset.reset": "latest"}, "auto.offset.reset", "consuming records"),
+        ({"acks": "all"}, "acks", "producing records"),
+        ({"group.id": "g"}, "group.id", "--group"),
+        ({"what.is.this": "x"}, "what.is.this", "not a setting"),
+        ({"sasl.password": "${file:/x:y}"}, "sasl.password", "providers"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name_with_what_to_use(java: dict[str, str], key: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        translate(java, "f.properties")
+    assert caught.value.what == f"f.properties: {key}"
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "java",
+    [
+        {"sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required hunter2 hunter2;"},
+        {"sasl.jaas.config": 'PlainLoginModule required username="hunter2";'},
+        {"sasl.jaas.config": "hunter2"},
+        {"zookeeper.auth": "hunter2"},
+        {"zookeeper.auth": "digest:hunter2"},
+        {"default.api.timeout.ms": "hunter2"},
+        {"unknown.key": "hunter2"},
+    ],
+)
+def test_no_error_ever_quotes_a_value(java: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        translate(java, "f")
+    error = caught.value
+    assert "hunter2" not in f"{error} {error.hint} {error.args}"
+
+
+def test_addresses_and_times_of_a_properties_file_are_used_where_nothing_else_says_them(tmp_path: Path) -> None:
+    file = tmp_path / "c.properties"
+    file.write_text("bootstrap.servers=h:9092\ndefault.api.timeout.ms=7000\n")
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    found = resolve(Settings(command_config=str(file)), environ=environ)
+    assert (found.store, found.connection.timeout_ms) == ("kafka://h:9092", 7000)
+    assert dict(found.connection.kafka) == {}
+    over = resolve(Settings(command_config=str(file), bootstrap_server="i:1", timeout_ms=5), environ=environ)
+    assert (over.store, over.connection.timeout_ms) == ("kafka://i:1", 5)

@@ -1,0 +1,367 @@
+"""Selection, reset arithmetic, proposals, before-images and their undoing: on values and on snapshot files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.cli.scenario import parse_datetime, parse_duration
+from offsetmgr.errors import Conflict, GroupNotFound, MalformedData, RewindRefused, UnknownTopicOrPartition, UsageError
+from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations import proposal as proposals
+from offsetmgr.operations.carryout import carry_out
+from offsetmgr.operations.copy import propose_copy, verify_copy
+from offsetmgr.operations.diff import diff
+from offsetmgr.operations.edits import propose_delete, propose_import, propose_undo
+from offsetmgr.operations.images import header_for, holds_images, load_images, new_path
+from offsetmgr.operations.lag import lag_of
+from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
+from offsetmgr.operations.reset import (
+    Scenario,
+    ShiftBy,
+    Target,
+    ToCurrent,
+    ToEarliest,
+    ToGiven,
+    ToLatest,
+    ToOffset,
+    ToTime,
+    propose_set,
+    resolve,
+)
+from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, choose_groups, require_known, scan_in_order
+from offsetmgr.stores.base import GroupOffsets
+from offsetmgr.stores.snapshot import SnapshotStore
+
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SnapshotStore]:
+    """A snapshot file with group a (t-0 at 10, t-1 at 20 with metadata) and group b (t-0 at 5)."""
+    with SnapshotStore(tmp_path / "store.avro") as opened:
+        opened.commit("a", {T0: OffsetAndMetadata(10), T1: OffsetAndMetadata(20, "m", 3, 99)})
+        opened.commit("b", {T0: OffsetAndMetadata(5)})
+        yield opened
+
+
+def carry(store: SnapshotStore, groups: Iterable[GroupProposal], image: Path) -> int:
+    """Carries proposals out, and gives the number of failures."""
+    with Proposal.of(groups) as proposal:
+        results = list(carry_out(store, proposal, image, header_for(store.uri, store.identity())))
+    return sum(len(r.failures) for r in results)
+
+
+# --- selection -------------------------------------------------------------------------------------
+
+
+def test_topics_are_chosen_by_name_glob_and_number() -> None:
+    chosen = TopicSelection.parse(["orders:0,2-3", "pay*", "x[*]"])
+    matching = [("orders", 0), ("orders", 3), ("payments", 7), ("x*", 0)]
+    assert all(chosen.matches(TopicPartition(*tp)) for tp in matching)
+    assert not any(chosen.matches(TopicPartition(*tp)) for tp in [("orders", 1), ("order", 0), ("xy", 0)])
+    assert chosen.named() == ["orders"]
+    assert chosen.numbered() == [TopicPartition("orders", n) for n in (0, 2, 3)]
+
+
+def test_a_named_topic_means_all_its_partitions_and_a_glob_only_those_committed() -> None:
+    committed = [TopicPartition("pay", 4), T1]
+    assert TopicSelection.parse(["t", "p*"]).expand({"t": 3}, committed) == [TopicPartition("pay", 4), T0, T1, T2]
+    assert TopicSelection.parse(["t:1"]).expand({"t": 3}, committed) == [T1]
+    assert ALL_TOPICS.expand({}, committed) == sorted(committed)
+
+
+def test_topics_and_partitions_that_do_not_exist_are_errors() -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="topic none: does not exist"):
+        TopicSelection.parse(["none"]).expand({}, [])
+    with pytest.raises(UnknownTopicOrPartition, match="partition 3 of topic t: the topic has 3 partitions"):
+        TopicSelection.parse(["t:0,3"]).expand({"t": 3}, [])
+
+
+@pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:3-1", "t:0,,1", "t:0-9999999"])
+def test_a_topic_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        TopicSelection.parse([text])
+
+
+def test_groups_are_chosen_by_name_and_glob(store: SnapshotStore) -> None:
+    assert choose_groups(store, [], all_groups=True) == ["a", "b"]
+    assert choose_groups(store, ["zz", "a"]) == ["a", "zz"]
+    assert choose_groups(store, ["[ab]", "zz"]) == ["a", "b", "zz"]
+    with pytest.raises(GroupNotFound, match=r"no group in .* matches"):
+        choose_groups(store, ["x*"])
+    require_known(store, ["a"])
+    with pytest.raises(GroupNotFound, match=r"group 'zz' .and 1 more.: does not exist"):
+        require_known(store, ["zz", "a", "zzz"])
+
+
+def test_groups_come_in_the_order_asked_whatever_the_store_does() -> None:
+    class Backwards(SnapshotStore):
+        def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+            return (GroupOffsets(name, {}) for name in reversed(list(groups)))
+
+    assert [g.group for g in scan_in_order(Backwards("x.avro"), ["c", "a", "b"])] == ["c", "a", "b"]
+
+
+# --- reset -----------------------------------------------------------------------------------------
+
+
+def slow_oracle(scenario: Scenario, given: int | None, current: int | None, log: LogRange, for_time: int | None) -> int:
+    """Kafka's rules, by walking over the offsets one by one."""
+    allowed = list(range(log.start, log.end + 1))
+    if isinstance(scenario, ToEarliest):
+        return allowed[0]
+    if isinstance(scenario, ToLatest):
+        return allowed[-1]
+    if isinstance(scenario, ToCurrent):
+        return allowed[-1] if current is None else current
+    if isinstance(scenario, ToTime):
+        return allowed[-1] if for_time is None else for_time
+    if isinstance(scenario, ShiftBy):
+        assert current is not None
+        wanted = current + scenario.by
+    else:
+        wanted = scenario.offset if isinstance(scenario, ToOffset) else given or 0
+    return min(allowed, key=lambda offset: abs(offset - wanted))
+
+
+@given(
+    start=st.integers(0, 50),
+    length=st.integers(0, 50),
+    current=st.none() | st.integers(0, 150),
+    number=st.integers(-150, 150),
+    for_time=st.none() | st.integers(0, 100),
+    kind=st.sampled_from(["earliest", "latest", "current", "offset", "shift", "time", "given"]),
+)
+def test_reset_lands_where_kafkas_tool_would(
+    start: int, length: int, current: int | None, number: int, for_time: int | None, kind: str
+) -> None:
+    log = LogRange(start, start + length)
+    scenario: Scenario = {
+        "earliest": ToEarliest(),
+        "latest": ToLatest(),
+        "current": ToCurrent(),
+        "offset": ToOffset(abs(number)),
+        "shift": ShiftBy(number),
+        "time": ToTime(0),
+        "given": ToGiven({}),
+    }[kind]
+    committed: Offset = ABSENT if current is None else Committed(current)
+    if kind == "shift" and current is None:
+        with pytest.raises(UsageError, match="nothing is committed that could be shifted"):
+            resolve(scenario, None, committed, log, None)
+        return
+    found = resolve(scenario, abs(number), committed, log, for_time)
+    assert found.offset == slow_oracle(scenario, abs(number), current, log, for_time)
+
+
+def test_clamping_and_falling_back_are_said() -> None:
+    log = LogRange(5, 9)
+    assert resolve(ToOffset(99), None, ABSENT, log, None) == Target(9, "clamped from 99 to the log's end")
+    assert resolve(ShiftBy(-9), None, Committed(8), log, None) == Target(5, "clamped from -1 to the log's start")
+    assert resolve(ToTime(1), None, ABSENT, log, None) == Target(9, "no record at or after that time: the log's end")
+    assert resolve(ToCurrent(), None, ABSENT, log, None) == Target(9, "nothing committed: the log's end")
+    assert resolve(ToOffset(7), None, ABSENT, log, None) == Target(7)
+    with pytest.raises(UsageError, match="gives no offset"):
+        resolve(ToGiven({}), None, ABSENT, log, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("P1D", 86_400_000),
+        ("PT2H30M", 9_000_000),
+        ("P1DT1S", 86_401_000),
+        ("pt0.5s", 500),
+        ("PT-1.5S", -1500),
+        ("-PT1M", -60_000),
+        ("PT1.2345S", 1234),
+    ],
+)
+def test_durations_are_read_as_java_reads_them(text: str, expected: int) -> None:
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1DT", "P1H", "P1Y", "PT1", "P1D T1H"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="PnDTnHnMnS"):
+        parse_duration(text)
+
+
+def test_times_are_utc_unless_they_name_a_zone() -> None:
+    assert parse_datetime("1970-01-02T00:00:00.001") == 86_400_001
+    assert parse_datetime("1970-01-01T01:00:00+01:00") == 0
+    assert parse_datetime("2026-11-21T09:51:35Z") == 1_795_254_695_000
+    with pytest.raises(UsageError, match="YYYY-MM-DD"):
+        parse_datetime("2026-11-21")
+
+
+@pytest.mark.parametrize(
+    ("committed", "log", "expected"),
+    [(5, LogRange(0, 9), 4), (9, LogRange(0, 9), 0), (2, LogRange(5, 9), 4), (10, LogRange(0, 9), None)],
+)
+def test_lag_counts_from_the_logs_start_and_is_unknown_beyond_its_end(
+    committed: int, log: LogRange, expected: int | None
+) -> None:
+    assert lag_of(committed, log) == expected
+
+
+# --- proposals -------------------------------------------------------------------------------------
+
+
+def test_a_large_proposal_moves_to_disk_and_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "IN_MEMORY", 3)
+    refused = RewindRefused("what", "why", "hint")
+    given = [
+        GroupProposal(
+            f"g{n}", (ProposedChange(T0, Committed(n), OffsetAndMetadata(n + 1)), ProposedChange(T1, ABSENT, None))
+        )
+        for n in range(10)
+    ]
+    given.append(GroupProposal("refused", (ProposedChange(T0, ABSENT, None, problem=refused, writes=False),)))
+    with Proposal.of(given) as proposal:
+        for _ in range(2):
+            found = list(proposal)
+            assert [g.group for g in found] == [g.group for g in given]
+            assert found[:10] == given[:10]
+            problem = found[10].changes[0].problem
+            assert problem is not None
+            assert (str(problem), problem.hint) == ("what: why", "hint")
+        assert (proposal.counts.groups, proposal.counts.writes, proposal.counts.problems) == (10, 20, 1)
+
+
+def test_an_edit_holds_only_what_is_to_be_written_each_on_its_before_image() -> None:
+    changes = (
+        ProposedChange(T0, Committed(1, version=7), OffsetAndMetadata(2)),
+        ProposedChange(T1, Committed(5), OffsetAndMetadata(5), writes=False),
+        ProposedChange(T2, ABSENT, OffsetAndMetadata(0), problem=UsageError("no")),
+    )
+    edit = GroupProposal("g", changes).edit()
+    assert edit is not None
+    assert {tp: (c.expected, c.after) for tp, c in edit.changes.items()} == {
+        T0: (Committed(1, version=7), OffsetAndMetadata(2))
+    }
+    assert GroupProposal("g", changes, problem=UsageError("no")).edit() is None
+
+
+# --- edits of a snapshot file, and taking them back ------------------------------------------------
+
+
+def test_an_edit_can_be_taken_back_also_where_it_created_and_deleted(store: SnapshotStore, tmp_path: Path) -> None:
+    before = {g: dict(store.fetch(g)) for g in ("a", "b", "new")}
+    image = tmp_path / "images" / "i.avro"
+
+    def wanted(_: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {T0: OffsetAndMetadata(3, "x"), T2: OffsetAndMetadata(0)}
+
+    edits = [
+        propose_set(store, "a", wanted),
+        propose_set(store, "new", wanted, create=True),
+        *propose_delete(store, ["b"], ALL_TOPICS),
+    ]
+    assert carry(store, edits, image) == 0
+    assert {tp: c.offset for tp, c in store.fetch("a").items() if isinstance(c, Committed)} == {T0: 3, T1: 20, T2: 0}
+    assert store.fetch("b") == {}
+    assert holds_images(image)
+
+    assert carry(store, propose_undo(store, load_images(image)), tmp_path / "undo.avro") == 0
+
+    assert {g: dict(store.fetch(g)) for g in ("a", "b", "new")} == before
+    # and the undo can be undone
+    assert carry(store, propose_undo(store, load_images(tmp_path / "undo.avro")), tmp_path / "redo.avro") == 0
+    assert store.fetch("new", [T0])[T0] == Committed(3, "x")
+
+
+def test_before_images_are_a_snapshot_that_any_reader_can_read(store: SnapshotStore, tmp_path: Path) -> None:
+    image = tmp_path / "i.avro"
+    carry(store, propose_delete(store, ["a"], ALL_TOPICS), image)
+    with SnapshotStore(image) as snapshot:
+        assert snapshot.fetch("a") == {T0: Committed(10), T1: Committed(20, "m", 3, 99)}
+
+
+def test_what_has_moved_on_since_an_edit_is_not_taken_back_unless_forced(store: SnapshotStore, tmp_path: Path) -> None:
+    image = tmp_path / "i.avro"
+    carry(store, [propose_set(store, "a", lambda _: {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(4)})], image)
+    store.commit("a", {T0: OffsetAndMetadata(8)})
+
+    (proposal,) = propose_undo(store, load_images(image))
+
+    assert [type(c.problem) for c in proposal.changes] == [Conflict, type(None)]
+    assert "has moved on: 8 now, the edit left 3" in str(proposal.changes[0].problem)
+    (forced,) = propose_undo(store, load_images(image), force=True)
+    assert [(c.problem, c.after and c.after.offset) for c in forced.changes] == [(None, 10), (None, 20)]
+
+
+def test_before_images_never_replace_a_file(store: SnapshotStore, tmp_path: Path) -> None:
+    image = tmp_path / "i.avro"
+    image.write_text("precious")
+    with pytest.raises(UsageError, match="exists already"):
+        carry(store, propose_delete(store, ["a"], ALL_TOPICS), image)
+    assert image.read_text() == "precious"
+    assert store.fetch("a", [T0])[T0] == Committed(10)
+
+
+def test_damaged_before_images_are_an_error_before_anything_is_proposed(store: SnapshotStore, tmp_path: Path) -> None:
+    image = tmp_path / "i.avro"
+    carry(store, propose_delete(store, ["a"], ALL_TOPICS), image)
+    image.write_bytes(image.read_bytes()[:-20])
+    with pytest.raises(MalformedData):
+        list(propose_undo(store, load_images(image)))
+
+
+def test_other_files_hold_no_before_images(store: SnapshotStore, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,t,0,1\n")
+    assert [holds_images(tmp_path / name) for name in ("x.csv", "store.avro", "none")] == [False, False, False]
+
+
+def test_names_of_before_images_sort_by_time(tmp_path: Path) -> None:
+    early, late = new_path(tmp_path, "offsets reset", 1_000), new_path(tmp_path, "offsets reset", 2_000_000_000_123)
+    assert early.name.startswith("19700101T000001.000Z-offsets-reset-")
+    assert late.name.startswith("20330518T033320.123Z-")
+
+
+def test_an_import_refuses_to_rewind_unless_told(store: SnapshotStore) -> None:
+    wanted = [GroupOffsets("a", {T0: Committed(9), T1: Committed(20, "m", 3), T2: Committed(1)})]
+    (refused,) = propose_import(store, wanted)
+    assert [(type(c.problem), c.writes) for c in refused.changes] == [
+        (RewindRefused, False),
+        (type(None), False),
+        (type(None), True),
+    ]
+    (allowed,) = propose_import(store, wanted, allow_rewind=True)
+    assert [(c.writes, c.note) for c in allowed.changes] == [(True, "rewinds"), (False, "unchanged"), (True, "")]
+
+
+def test_copying_a_group_leaves_it_and_the_copy_can_be_verified(store: SnapshotStore, tmp_path: Path) -> None:
+    assert carry(store, propose_copy(store, "a", store, "copy"), tmp_path / "i.avro") == 0
+    assert verify_copy(store, "a", store, "copy") == 2
+    store.commit("a", {T0: OffsetAndMetadata(11)})
+    with pytest.raises(Conflict, match="t-0 is 10 there and 11 here"):
+        verify_copy(store, "a", store, "copy")
+    with pytest.raises(GroupNotFound):
+        list(propose_copy(store, "zz", store, "copy"))
+
+
+def test_setting_an_unknown_group_is_an_error_unless_it_may_be_made(store: SnapshotStore) -> None:
+    with pytest.raises(GroupNotFound):
+        propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)})
+    made = propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
+    assert made.changes == (ProposedChange(T0, ABSENT, OffsetAndMetadata(1)),)
+
+
+def test_diff_walks_over_the_union(store: SnapshotStore, tmp_path: Path) -> None:
+    with SnapshotStore(tmp_path / "other.avro") as other:
+        other.commit("a", {T0: OffsetAndMetadata(10), T1: OffsetAndMetadata(20, "other", 3), T2: OffsetAndMetadata(1)})
+        other.commit("c", {T0: OffsetAndMetadata(1)})
+        found = [(d.group, d.partition, d.kind) for d in diff(store, other, ["a", "b", "c"])]
+    assert found == [
+        ("a", T1, "metadata"),
+        ("a", T2, "only-right"),
+        ("b", T0, "only-left"),
+        ("c", T0, "only-right"),
+    ]
+    assert list(diff(store, store, ["a", "b"])) == []
