@@ -246,11 +246,11 @@ class DualStore(StoreBase):
                 self._secondary,
                 [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
             )
-            failed = {g: e for g, e in failed.items() if g not in left}
             again: dict[str, dict[TopicPartition, Pending]] = {}
             for group, result in results.items():
                 for tp, pending in left[group].items():
                     error = result.outcomes[tp].error
+                    failed.get(group, {}).pop(tp, None)
                     if error is None or self._was_written(error, pending):
                         self._forget(group, tp)
                         continue
@@ -260,7 +260,7 @@ class DualStore(StoreBase):
             left = again
             if not left:
                 break
-        return failed
+        return {group: errors for group, errors in failed.items() if errors}
 
     def _was_written(self, error: OffsetMgrError, pending: Pending) -> bool:
         """Whether a conflict is with our own earlier try, whose answer was lost."""

@@ -250,4 +250,4 @@ class DualModel(RuleBasedStateMachine):
 
 
 TestDualModel = DualModel.TestCase
-TestDualModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDualModel.settings = settings(max_examples=500, stateful_step_count=40, deadline=None)

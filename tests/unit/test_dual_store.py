@@ -264,6 +264,15 @@ def test_an_error_that_time_does_not_mend_is_not_tried_again_at_once(pair: Pair)
     assert pair.held == ({0: 8, 1: 9}, {1: 9})
 
 
+def test_a_second_attempt_for_one_partition_does_not_forget_the_error_of_another(pair: Pair) -> None:
+    pair.hold({}, {T1: 7})
+    pair.secondary.fail("read", times=1).fail("write", partition=T0)
+
+    result = pair.dual.commit("g", {T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)})
+
+    assert {tp: type(error) for tp, error in result.secondary.items()} == {T0: Unreachable, T1: RewindRefused}
+
+
 @pytest.mark.parametrize("how", ["flush", "commit of another partition", "close"])
 def test_what_is_pending_is_tried_again(pair: Pair, how: str) -> None:
     pair.secondary.fail("write")
