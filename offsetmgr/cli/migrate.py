@@ -25,8 +25,10 @@ from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, 
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
 from offsetmgr.errors import UsageError
+from offsetmgr.migration.evidence import Rules
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.observing import Window
 from offsetmgr.migration.plan import IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import OldMembers, Planner
@@ -34,6 +36,7 @@ from offsetmgr.migration.state import MigrationState
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
+    from offsetmgr.migration.finalize import MemberGate
     from offsetmgr.migration.mirror import Feed
     from offsetmgr.stores.base import OffsetStore
 
@@ -322,6 +325,74 @@ def _plan_back(connect: Connect, plan: PlanFile, output: Path) -> None:
     view.show_attention(PlanFile(output))
     note(f"the way back is planned in {output}; nothing was changed")
     note(f"next: offsetmgr migrate apply {output}")
+
+
+@app.command("finalize")
+@connected
+def finalize_command(
+    connect: Connect,
+    plan_path: PlanPath,
+    delete_source: Annotated[
+        bool, typer.Option("--delete-source", help="Also remove the moved offsets from the source.")
+    ] = False,
+    window: Annotated[
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch live members, at most.")
+    ] = 60.0,
+    accept_idle: Annotated[
+        bool, typer.Option("--accept-idle", help="Let partitions without traffic pass where nothing can be lost.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """End the dual phase: verify afresh, prove that nobody writes the source alone, and record it.
+
+    With --delete-source the source's offsets are removed too; their before-images stay in the journal. Afterwards the
+    way back is a plan in the other direction (migrate rollback --reverse-plan).
+    """
+    from offsetmgr.migration.finalize import finalize
+
+    plan, state = _open_plan(plan_path)
+    verifier = _verifier(connect, plan)
+    if delete_source:
+        count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
+        confirm(f"after the checks, remove up to {count} offsets from {plan.header.source.uri}?", yes=yes)
+    gate = _member_gate(connect, plan, delete_source, Rules(accept_idle=accept_idle), Window(window))
+    with _work(plan, "delete", verifier.source) as executor:
+        done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None)
+    if state.finalized_at is not None:
+        note(f"finalized already, on {view.moment(state.finalized_at)}")
+    else:
+        view.show_gates(done.gates)
+        note(
+            f"finalized: {done.verified} partitions verified; no member is left on the source in {len(done.gates)} groups"
+        )
+    if done.deleted is not None:
+        view.show_report(done.deleted, "removed from the source")
+        if not done.deleted.ok:
+            raise typer.Exit(1)
+
+
+def _member_gate(connect: Connect, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
+    """Whom to ask who still writes the source alone."""
+    from offsetmgr.migration.membergate import CoordinatorGate, NoMembers, OldConsumerGate
+    from offsetmgr.migration.observing import GroupView, ZookeeperRegistry
+    from offsetmgr.migration.phases import Phase
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+
+    source, target = plan.header.source, plan.header.target
+    if {source.kind, target.kind} == {"zookeeper", "kafka"}:
+        stores = {kind: connect.store(end.uri) for end in (source, target) for kind in (end.kind,)}
+        old = stores["zookeeper"]
+        assert isinstance(old, ZookeeperStore)
+        cluster = cluster_for(connect, (target.uri, source.uri))
+        assert cluster is not None  # one of the two names brokers
+        phase = Phase.KAFKA if target.kind == "kafka" else Phase.ZOOKEEPER
+        group_view = GroupView(ZookeeperRegistry(old.session), old, stores["kafka"], cluster)
+        return OldConsumerGate(group_view, phase, exclusive, rules, window)
+    if source.kind == "kafka" and (found := cluster_for(connect, (source.uri,))) is not None:
+        return CoordinatorGate(found)
+    if source.kind == "file":
+        return NoMembers()
+    raise UsageError(f"finalize of {plan.path}", f"nobody can be asked who still commits to {source.kind} {source.uri}")
 
 
 @app.command("mirror")

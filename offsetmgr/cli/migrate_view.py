@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
 from offsetmgr.migration.execute import GroupOutcome, Report
+from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.mirror import GroupMirror, MirrorStatus
 from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, Step
 from offsetmgr.migration.planfile import PlanFile, PlanSummary
@@ -225,6 +226,14 @@ def show_verify_summary(summary: VerifySummary) -> None:
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
         note(f"NOT verified: {wrong} of {total} partitions differ")
+
+
+def show_gates(gates: Sequence[GroupGate]) -> None:
+    """Why each group may be finalized; at most `SHOWN`."""
+    for gate in gates[:SHOWN]:
+        note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
+    if len(gates) > SHOWN:
+        note(f"  ... and {len(gates) - SHOWN} more groups; the journal holds the evidence of each")
 
 
 def mirror_line(status: MirrorStatus) -> str:

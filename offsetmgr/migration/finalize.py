@@ -14,7 +14,7 @@ from typing import Protocol
 from offsetmgr.errors import GateRefused, JournalError
 from offsetmgr.migration.execute import Executor, Report, Task
 from offsetmgr.migration.journal import Journal
-from offsetmgr.migration.plan import Action, Step
+from offsetmgr.migration.plan import Action, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.planner import BATCH_GROUPS, batched
 from offsetmgr.migration.state import MigrationState
@@ -35,7 +35,7 @@ class GroupGate:
 class MemberGate(Protocol):
     """Asks who still writes the source alone: one gate a group, in any order."""
 
-    def __call__(self, groups: list[str]) -> Iterator[GroupGate]: ...
+    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ def check_gates(verifier: Verifier, gate: MemberGate) -> tuple[int, tuple[GroupG
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed[:3])
         wrong = sum(n for status, n in verifier.summary.counts.items() if not status.ok)
         raise GateRefused("finalize", f"{wrong} of {total} partitions do not verify ({named})", "see: migrate verify")
-    groups = [group.target_group for group in verifier.plan.groups()]
-    gates = tuple(found for batch in batched(groups, BATCH_GROUPS) for found in gate(batch))
+    gates = tuple(found for batch in batched(verifier.plan.groups(), BATCH_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
         raise GateRefused(
