@@ -25,10 +25,8 @@ from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, 
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
 from offsetmgr.errors import UsageError
-from offsetmgr.migration.evidence import Rules
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
-from offsetmgr.migration.observing import Window
 from offsetmgr.migration.plan import IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import OldMembers, Planner
@@ -36,8 +34,10 @@ from offsetmgr.migration.state import MigrationState
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
+    from offsetmgr.migration.evidence import Rules
     from offsetmgr.migration.finalize import MemberGate
     from offsetmgr.migration.mirror import Feed
+    from offsetmgr.migration.observing import Window
     from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
@@ -348,7 +348,9 @@ def finalize_command(
     With --delete-source the source's offsets are removed too; their before-images stay in the journal. Afterwards the
     way back is a plan in the other direction (migrate rollback --reverse-plan).
     """
+    from offsetmgr.migration.evidence import Rules
     from offsetmgr.migration.finalize import finalize
+    from offsetmgr.migration.observing import Window
 
     plan, state = _open_plan(plan_path)
     verifier = _verifier(connect, plan)
@@ -363,7 +365,7 @@ def finalize_command(
     else:
         view.show_gates(done.gates)
         note(
-            f"finalized: {done.verified} partitions verified; no member is left on the source in {len(done.gates)} groups"
+            f"finalized: {done.verified} partitions verified; no member of {len(done.gates)} groups is left on the source"
         )
     if done.deleted is not None:
         view.show_report(done.deleted, "removed from the source")

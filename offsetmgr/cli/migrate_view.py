@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
-from offsetmgr.migration.execute import GroupOutcome, Report
-from offsetmgr.migration.finalize import GroupGate
-from offsetmgr.migration.mirror import GroupMirror, MirrorStatus
-from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, Step
-from offsetmgr.migration.planfile import PlanFile, PlanSummary
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.migration.verify import PartitionVerdict, VerifySummary
+from offsetmgr.migration.plan import Action
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.execute import GroupOutcome, Report
+    from offsetmgr.migration.finalize import GroupGate
+    from offsetmgr.migration.mirror import GroupMirror, MirrorStatus
+    from offsetmgr.migration.plan import GroupPlan, PlanHeader, Step
+    from offsetmgr.migration.planfile import PlanFile, PlanSummary
+    from offsetmgr.migration.state import MigrationState
+    from offsetmgr.migration.verify import PartitionVerdict, VerifySummary
 
 SHOWN: Final = 20
 """Lines of a kind that are printed before the rest is only counted."""
