@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
 
+from offsetmgr.config import ConnectionConfig  # noqa: E402
 from offsetmgr.formats.base import SnapshotHeader  # noqa: E402
 from offsetmgr.stores.base import OffsetStore  # noqa: E402
 from offsetmgr.stores.dual import DualStore  # noqa: E402
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot  # noqa: E402
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 
 def _empty(path: Path) -> SnapshotStore:
@@ -34,4 +41,26 @@ class TestDualWhoseSecondaryKeepsOffsetsOnly(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[OffsetStore]:
         with DualStore(_empty(tmp_path / "first.avro"), _empty(tmp_path / "second.zk")) as store:
+            yield store
+
+
+@pytest.mark.servers
+class TestDualOfKafkaAndZookeeper(StoreContract):
+    """The real pair, as the old consumers with dual.commit.enabled have it."""
+
+    @pytest.fixture(autouse=True)
+    def _topics(self, make_topic: MakeTopic) -> None:
+        self.make_topic = make_topic
+
+    def ensure_topic(self, topic: str, partitions: int) -> None:
+        self.make_topic(topic, partitions)
+
+    @pytest.fixture
+    def store(self, kafka: KafkaBroker, zookeeper: ZooKeeperServer) -> Iterator[OffsetStore]:
+        from offsetmgr.stores.kafka import KafkaStore
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+
+        config = ConnectionConfig(timeout_ms=20_000)
+        primary = KafkaStore(kafka.bootstrap, config)
+        with DualStore(primary, ZookeeperStore(f"{zookeeper.connect}/kafka", config=config)) as store:
             yield store
