@@ -6,6 +6,7 @@ No I/O here.  A layout says which nodes hold offsets; `offsetmgr.stores.zookeepe
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, Protocol
 
 from offsetmgr.errors import Unreadable, UnsupportedOperation, UsageError
@@ -71,7 +72,7 @@ class ConsumersLayout:
         return paths.offset(group, partition.topic, partition.partition)
 
     def parents(self, group: str, topic: str) -> tuple[str, ...]:
-        return paths.CONSUMERS, paths.group(group), paths.offsets(group), paths.offsets_of_topic(group, topic)
+        return _parents(group, topic)
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
         return TopicPartition(topic, int(node)) if _NUMBER.fullmatch(node) else None
@@ -86,6 +87,12 @@ class ConsumersLayout:
         if data.isdigit() and (offset := int(data)) <= MAX_OFFSET:
             return offset
         raise Unreadable(f"ZooKeeper node {path}", _not_an_offset(data))
+
+
+@lru_cache(maxsize=4096)
+def _parents(group: str, topic: str) -> tuple[str, ...]:
+    # Remembered, because it is asked for every partition of a topic in turn.
+    return paths.CONSUMERS, paths.group(group), paths.offsets(group), paths.offsets_of_topic(group, topic)
 
 
 def layout_named(name: str) -> Layout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from kazoo.security import make_digest_acl
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import AuthenticationFailed, NotAuthorized, ServerError, TimedOut, Unreachable
 from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.sandbox.process import wait_until
 from offsetmgr.zookeeper.jute import Code, NodeData
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.transactions import Check, Create, Delete, Operation, SetData, State
@@ -250,6 +250,16 @@ def test_several_transactions_each_have_their_own_outcome_in_order(session: Zook
     assert [o.state for o in outcomes] == [State.COMMITTED] * 11 + [State.REFUSED] * 10 + [State.COMMITTED]
 
 
+def test_the_server_takes_a_transaction_without_operations(session: ZookeeperSession) -> None:
+    # What is sent in the place of a transaction that was taken back: it must neither fail nor cost the connection.
+    assert session.children("/") is not None
+    before = session.session_id
+
+    assert session.transaction([]).state is State.COMMITTED
+    assert session.children("/") is not None
+    assert session.session_id == before
+
+
 # --- watches --------------------------------------------------------------------------------------
 
 
@@ -376,9 +386,11 @@ def test_a_server_that_restarts_in_the_middle_is_waited_for(own_server: ZooKeepe
     with connect(own_server, timeout_ms=30_000) as session:
         create_all(session, ["/a", *(f"/a/{n}" for n in range(1000))], b"x")
         own_server.kill()
-        threading.Thread(target=own_server.start).start()
+        restart = threading.Thread(target=own_server.start)
+        restart.start()
 
         found = session.get_many([f"/a/{n}" for n in range(1000)])
+        restart.join()
 
     assert [node.data for node in found if isinstance(node, NodeData)] == [b"x"] * 1000
 
@@ -395,10 +407,8 @@ def test_a_write_to_a_dead_server_never_happens_later(own_server: ZooKeeperServe
 
         own_server.start()
         with connect(own_server) as other:
-            deadline = time.monotonic() + 20
-            while session.session_id is None:  # kazoo reconnects, and would send what it still had queued
-                assert time.monotonic() < deadline
-                os.sched_yield()
+            # kazoo reconnects, and would send what it still had queued
+            assert wait_until(lambda: session.session_id is not None, 20)
             assert session.children("/") == ["zookeeper"]
             assert other.children("/") == ["zookeeper"]
 
