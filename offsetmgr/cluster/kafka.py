@@ -272,7 +272,7 @@ class KafkaCluster:
         )
         for error in found.errors:
             raise error_of(error.args[0] if isinstance(error, ck.KafkaException) else error, "list of groups")
-        return {group.group_id: group.state.name if group.state else "UNKNOWN" for group in found.valid}
+        return {group.group_id: _state(group.state) for group in found.valid}
 
     def offsets_retention_ms(self) -> int | None:
         self._admin.client()
@@ -319,11 +319,16 @@ def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrE
     return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker did not answer for it")
 
 
+def _state(state: Any) -> str:
+    """Kafka's name of a group's state; librdkafka calls two of them by names of its own."""
+    return state.name.replace("REBALANCING", "REBALANCE") if state is not None else "UNKNOWN"
+
+
 def _description(found: Any) -> GroupDescription:
     coordinator = found.coordinator
     return GroupDescription(
         group=found.group_id,
-        state=found.state.name,
+        state=_state(found.state),
         protocol_type="" if found.is_simple_consumer_group else "consumer",
         partition_assignor=found.partition_assignor or "",
         coordinator=f"{coordinator.host}:{coordinator.port}" if coordinator else "",

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import io
 import itertools
+import os
 import ssl
 import struct
 from collections import deque
@@ -127,10 +128,11 @@ class Connection:
                 f"broker {address}", f"no TLS connection ({error.reason})", "is this the TLS listener's port?"
             ) from None
         except OSError as error:
-            why = error.strerror if error.errno and error.errno > 0 and error.strerror else str(error)
-            raise Unreachable(
-                f"broker {address}", why or "cannot connect", "is it running, and the port right?"
-            ) from None
+            # asyncio words refusals in its own way; resolver errors have negative numbers and a text of their own.
+            number = error.errno or 0
+            why = os.strerror(number) if number > 0 else error.strerror or str(error)
+            hint = "is it running, and are host and port right?"
+            raise Unreachable(f"broker {address}", why, hint) from None
 
     async def _prepare(self, security: Security, versions: dict[int, tuple[int, int]] | None, timeout: float) -> None:
         if versions is None:
@@ -138,6 +140,7 @@ class Connection:
             self.versions = {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
         else:
             self.versions = versions
+            self._answered = True  # on an earlier connection: this is a Kafka broker, whatever happens to it now
         if login := security.login():
             await self._login(login, timeout)
 

@@ -1,0 +1,379 @@
+"""What the Kafka store and cluster say, and when, where servers are dead, frozen, new, strange or want a login."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import (
+    AuthenticationFailed,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    Unreachable,
+    UnsupportedOperation,
+)
+from offsetmgr.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Verdict
+from offsetmgr.stores.kafka import KafkaStore
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import ZooKeeperServer
+
+pytestmark = pytest.mark.servers
+
+
+def refused(bootstrap: str, timeout_ms: int, **kafka: str) -> tuple[OffsetMgrError, OffsetMgrError, OffsetMgrError]:
+    """What fetching and editing through the store, and asking the cluster, raise."""
+    config = ConnectionConfig(kafka=kafka, timeout_ms=timeout_ms)
+    edit = GroupEdit("g", {TopicPartition("t", 0): Change(OffsetAndMetadata(1))})
+    with KafkaStore(bootstrap, config) as store, KafkaCluster(bootstrap, config) as cluster:
+        with pytest.raises(OffsetMgrError) as fetching:
+            store.fetch("g")
+        with pytest.raises(OffsetMgrError) as editing:
+            list(store.edit([edit]))
+        with pytest.raises(OffsetMgrError) as asking:
+            cluster.cluster_id()
+    return fetching.value, editing.value, asking.value
+
+
+@pytest.fixture
+def closed_port() -> int:
+    return free_port()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# --- dead, strange, frozen ------------------------------------------------------------------------
+
+
+def test_a_dead_server_is_unreachable_at_once(closed_port: int) -> None:
+    began = time.monotonic()
+
+    errors = refused(f"127.0.0.1:{closed_port}", timeout_ms=10_000)
+
+    assert {type(e) for e in errors} == {Unreachable}
+    assert all("Connection refused" in str(e) and str(closed_port) in str(e) for e in errors)
+    assert time.monotonic() - began < 5
+
+
+def test_a_host_that_does_not_exist_is_unreachable() -> None:
+    errors = refused("no-such-host.invalid:9092", timeout_ms=10_000)
+
+    assert {type(e) for e in errors} == {Unreachable}
+
+
+def test_zookeepers_port_is_told_apart_from_a_broker(zookeeper: ZooKeeperServer) -> None:
+    errors = refused(zookeeper.connect, timeout_ms=5_000)
+
+    assert {type(e) for e in errors} == {ServerError}
+    assert {e.why for e in errors} == {"what listens there does not answer as a Kafka broker does"}
+
+
+def test_a_listener_that_says_nothing_times_out_within_the_time_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+
+        errors = refused(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1_000)
+
+        assert {type(e) for e in errors} == {TimedOut}
+        assert time.monotonic() - began < 6
+
+
+def test_tls_on_a_plain_listener_is_refused_clearly(kafka: KafkaBroker) -> None:
+    fetching, editing, asking = refused(kafka.bootstrap, 3_000, **{"security.protocol": "ssl"})
+
+    assert isinstance(fetching, ServerError | Unreachable | TimedOut)
+    assert type(fetching) is type(editing)
+    assert isinstance(asking, ServerError | Unreachable | TimedOut)
+
+
+def test_a_second_bootstrap_server_is_used_where_the_first_is_dead(kafka: KafkaBroker, closed_port: int) -> None:
+    both = f"127.0.0.1:{closed_port},{kafka.bootstrap}"
+
+    with KafkaStore(both) as store, KafkaCluster(both) as cluster:
+        assert store.identity().id == cluster.cluster_id()
+
+
+def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port: int) -> None:
+    program = (
+        "from offsetmgr.cluster.kafka import KafkaCluster\n"
+        "from offsetmgr.stores.kafka import KafkaStore\n"
+        "from offsetmgr.errors import Unreachable\n"
+        "for ask in (KafkaCluster(ADDRESS).cluster_id, KafkaStore(ADDRESS).identity):\n"
+        "    try: ask()\n"
+        "    except Unreachable: print('unreachable')\n"
+    ).replace("ADDRESS", repr(f"127.0.0.1:{closed_port}"))
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "unreachable\nunreachable\n", "")
+
+
+# --- brokers of this module's own -----------------------------------------------------------------
+
+
+@pytest.fixture(params=["3.9", "4.1"])
+def own_broker(
+    request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> Iterator[KafkaBroker | KraftBroker]:
+    """A broker on which no group has ever been: its ``__consumer_offsets`` does not exist."""
+    broker: KafkaBroker | KraftBroker
+    if request.param == "3.9":
+        broker = KafkaBroker(tmp_path, zookeeper=f"{zookeeper.connect}/{tmp_path.name}-{os.getpid()}")
+    else:
+        broker = KraftBroker(tmp_path)
+    with broker:
+        yield broker
+
+
+def test_the_first_commit_on_a_fresh_cluster_does_not_hang(
+    own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
+) -> None:
+    topic = make_topic("fresh", 2, bootstrap=own_broker.bootstrap)
+    with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=25_000)) as store:
+        began = time.monotonic()
+
+        result = store.commit("first", {TopicPartition(topic, 0): OffsetAndMetadata(5)})
+
+        assert time.monotonic() - began < 20
+        assert result.outcomes[TopicPartition(topic, 0)].verdict is Verdict.WRITTEN
+        assert dict(store.fetch("first")) == {TopicPartition(topic, 0): Committed(5)}
+
+
+def test_describing_groups_of_a_fresh_cluster_does_not_hang(own_broker: KafkaBroker | KraftBroker) -> None:
+    with KafkaCluster(own_broker.bootstrap, ConnectionConfig(timeout_ms=25_000)) as cluster:
+        began = time.monotonic()
+
+        described = cluster.describe_groups(["nobody"])
+
+        assert getattr(described["nobody"], "state", described["nobody"]) == "DEAD"
+        assert time.monotonic() - began < 20
+
+
+def test_a_frozen_broker_is_a_time_out_and_nothing_else(
+    own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
+) -> None:
+    topic = make_topic("frozen", 1, bootstrap=own_broker.bootstrap)
+    tp = TopicPartition(topic, 0)
+    config = ConnectionConfig(timeout_ms=2_000)
+    with KafkaStore(own_broker.bootstrap, config) as store, KafkaCluster(own_broker.bootstrap, config) as cluster:
+        _until_written(store, "g", {tp: OffsetAndMetadata(5)})
+        cluster.cluster_id()
+        own_broker.freeze()
+        try:
+            began = time.monotonic()
+            with pytest.raises(TimedOut):
+                store.fetch("g")
+            (scanned,) = store.scan(["g"])
+            (edited,) = store.edit([GroupEdit("g", {tp: Change(OffsetAndMetadata(9))})])
+            with pytest.raises(TimedOut):
+                list(store.groups())
+            ranges = cluster.log_ranges([tp])
+            took = time.monotonic() - began
+        finally:
+            own_broker.thaw()
+
+        assert isinstance(scanned.error, TimedOut)
+        assert dict(scanned.offsets) == {}
+        assert {type(e) for e in edited.failures.values()} == {TimedOut}
+        assert isinstance(ranges[tp], TimedOut)
+        assert took < 5 * 2 + 4
+
+
+def _until_written(store: KafkaStore, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    """Repeats a commit whose time-out is too short for a broker that is still warming up."""
+    deadline = time.monotonic() + 60
+    while True:
+        (result,) = store.edit([GroupEdit(group, {tp: Change(o) for tp, o in offsets.items()})])
+        if not result.failures:
+            return
+        assert time.monotonic() < deadline, result.failures
+
+
+def test_a_broker_killed_in_the_middle_of_edits_leaves_no_false_claim(
+    own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
+) -> None:
+    """Acknowledged edits are there after the restart; failed ones hold what was before, or what was asked for."""
+    topic = make_topic("killed", 2, bootstrap=own_broker.bootstrap)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    names = [f"g{n}" for n in range(600)]
+
+    def edits(offset: int) -> Iterator[GroupEdit]:
+        for name in names:
+            yield GroupEdit(name, {tp: Change(OffsetAndMetadata(offset)) for tp in (first, second)})
+
+    outcomes: dict[str, ChangeOutcome] = {}
+    with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
+        assert [r.failures for r in store.edit(edits(1)) if r.failures] == []
+    with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=3_000)) as store:
+        for number, result in enumerate(store.edit(edits(2))):
+            outcomes[result.group] = result.outcomes[first]
+            assert {o.verdict for o in result.outcomes.values()} == {result.outcomes[first].verdict}
+            if number == 20:
+                own_broker.kill()
+    own_broker.start()
+
+    with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=30_000)) as store:
+        found = {s.group: s for s in store.scan(names)}
+    verdicts = {name: outcome.verdict for name, outcome in outcomes.items()}
+    assert sorted(outcomes) == sorted(names)
+    assert set(verdicts.values()) == {Verdict.WRITTEN, Verdict.FAILED}
+    for name in names:
+        assert found[name].error is None, found[name].error
+        held = [found[name].offsets[tp].offset for tp in (first, second)]
+        assert held == ([2, 2] if verdicts[name] is Verdict.WRITTEN else [held[0], held[0]]), name
+        assert held[0] in (1, 2)
+        error = outcomes[name].error
+        assert error is None or isinstance(error, Unreachable | TimedOut), error
+
+
+def test_many_locks_wait_for_the_rebalance_delay_side_by_side(
+    zookeeper: ZooKeeperServer, tmp_path: Path, make_topic: MakeTopic
+) -> None:
+    """With Kafka's default delay of 3 s each join waits as long: 300 in turn would take a quarter of an hour."""
+    config = {"group.initial.rebalance.delay.ms": 3000}
+    chroot = f"{zookeeper.connect}/{tmp_path.name}-{os.getpid()}"
+    with KafkaBroker(tmp_path, zookeeper=chroot, config=config) as broker:
+        topic = make_topic("delayed", 1, bootstrap=broker.bootstrap)
+        tp = TopicPartition(topic, 0)
+        with KafkaStore(broker.bootstrap, ConnectionConfig(timeout_ms=25_000)) as store:
+            names = [f"g{n}" for n in range(300)]
+            assert all(
+                not r.failures for r in store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(1))}) for n in names)
+            )
+
+            began = time.monotonic()
+            results = list(store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(2))}) for n in names))
+            took = time.monotonic() - began
+
+    assert {(r.atomic, r.outcomes[tp].verdict) for r in results} == {(True, Verdict.WRITTEN)}
+    assert 3 <= took < 15
+
+
+# --- logins ---------------------------------------------------------------------------------------
+
+LISTENERS = {"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"}
+
+
+@pytest.fixture(scope="module")
+def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker's SASL_PLAINTEXT address; alice (``alice-secret``) may use PLAIN and both SCRAMs."""
+    plain_port, sasl_port = free_port(), free_port()
+    folder = tmp_path_factory.mktemp("secured")
+    broker = KafkaBroker(folder, zookeeper=f"{zookeeper.connect}/{folder.name}-{os.getpid()}", port=plain_port)
+    listener = "listener.name.sasl_plaintext"
+    module = "org.apache.kafka.common.security"
+    broker.config = {
+        "listeners": f"PLAINTEXT://{broker.bootstrap},SASL_PLAINTEXT://127.0.0.1:{sasl_port}",
+        "sasl.enabled.mechanisms": ",".join(LISTENERS.values()),
+        f"{listener}.plain.sasl.jaas.config": f'{module}.plain.PlainLoginModule required user_alice="alice-secret";',
+        f"{listener}.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+        f"{listener}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+    }
+    with broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        alter = [
+            UserScramCredentialUpsertion("alice", ScramCredentialInfo(mechanism, 4096), b"alice-secret")
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+        ]
+        for answered in admin.alter_user_scram_credentials(alter).values():
+            answered.result(20)
+        yield f"127.0.0.1:{sasl_port}"
+
+
+def login(mechanism: str, password: str) -> dict[str, str]:
+    return {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanisms": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": password,
+    }
+
+
+@pytest.mark.parametrize("mechanism", list(LISTENERS.values()))
+def test_the_right_password_opens_store_and_cluster(secured: str, mechanism: str, make_topic: MakeTopic) -> None:
+    config = ConnectionConfig(kafka=login(mechanism, "alice-secret"), timeout_ms=20_000)
+    with KafkaStore(secured, config) as store, KafkaCluster(secured, config) as cluster:
+        (result,) = store.edit([GroupEdit("secured", {TopicPartition("none", 0): Change(OffsetAndMetadata(1))})])
+
+        assert {e.name for e in result.failures.values()} == {"UNKNOWN_TOPIC_OR_PARTITION"}
+        assert store.identity().id == cluster.cluster_id()
+
+
+@pytest.mark.parametrize("mechanism", list(LISTENERS.values()))
+def test_the_wrong_password_is_refused_and_never_told(secured: str, mechanism: str) -> None:
+    errors = refused(secured, 15_000, **login(mechanism, "mallory-guess"))
+
+    assert {type(e) for e in errors} == {AuthenticationFailed}
+    assert all("mallory-guess" not in f"{e} {e.hint}" for e in errors)
+
+
+def test_a_mechanism_that_only_librdkafka_speaks_is_refused_by_name(secured: str) -> None:
+    config = ConnectionConfig(kafka={"security.protocol": "sasl_plaintext", "sasl.mechanisms": "OAUTHBEARER"})
+
+    with KafkaStore(secured, config) as store, pytest.raises(UnsupportedOperation) as caught:
+        store.fetch("g")
+
+    assert "OAUTHBEARER" in str(caught.value)
+
+
+# --- the cluster ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fixture", ["kafka", "kraft"])
+def test_topics_log_ranges_and_times(
+    request: pytest.FixtureRequest, fixture: str, unique: str, make_topic: MakeTopic
+) -> None:
+    import confluent_kafka as ck
+
+    bootstrap = request.getfixturevalue(fixture).bootstrap
+    make_topic(unique, 2, bootstrap=bootstrap)
+    producer = ck.Producer({"bootstrap.servers": bootstrap})
+    for number in range(5):
+        producer.produce(unique, "x", partition=0, timestamp=1_700_000_000_000 + number * 1000)
+    assert producer.flush(20) == 0
+    first, second, missing = TopicPartition(unique, 0), TopicPartition(unique, 1), TopicPartition("no-such", 0)
+
+    with KafkaCluster(bootstrap) as cluster:
+        assert cluster.topics([unique, "no-such"]) == {unique: 2}
+        assert cluster.topics()[unique] == 2
+        ranges = cluster.log_ranges([first, second, missing])
+        assert (ranges[first], ranges[second]) == (LogRange(0, 5), LogRange(0, 0))
+        assert getattr(ranges[missing], "name", None) == "UNKNOWN_TOPIC_OR_PARTITION"
+        times = cluster.offsets_for_time([first, second], 1_700_000_002_500)
+        assert (times[first], times[second]) == (3, None)
+        assert cluster.offsets_retention_ms() == 7 * 24 * 60 * 60 * 1000
+        assert cluster.cluster_id()
+
+
+def test_closing_while_nothing_runs_leaves_no_thread(kafka: KafkaBroker) -> None:
+    before = {t.name for t in threading.enumerate()}
+    with KafkaStore(kafka.bootstrap) as store:
+        store.identity()
+
+    assert {t.name for t in threading.enumerate()} - before == set()
