@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.errors import JournalError, UnknownVersion
+from offsetmgr.errors import JournalError, UnknownVersion, UsageError
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phases import Phase, PhaseChange
@@ -142,6 +142,27 @@ def load(path: Path) -> BounceState | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise JournalError(f"bounce state {path}", f"damaged ({type(error).__name__}: {error})") from error
+
+
+def resume(path: Path, group: str, to: Phase) -> BounceState | None:
+    """The state of this very bounce, if it has begun. Raises `UsageError` where it is another's, or finished; and what
+    `load` raises."""
+    state = load(path)
+    if state is None:
+        return None
+    if state.group != group or state.change.to is not to:
+        raise UsageError(
+            f"state file {path}",
+            f"it belongs to the bounce {state.change} of group {state.group}",
+            "name another one with --state",
+        )
+    if state.finished_ms is not None:
+        raise UsageError(
+            f"state file {path}",
+            f"the bounce {state.change} of group {state.group} is finished",
+            "name another one with --state for a new bounce",
+        )
+    return state
 
 
 @contextmanager

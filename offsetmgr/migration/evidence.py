@@ -57,7 +57,7 @@ class PartitionVerdict:
     log_end: int | None = None
 
 
-_SEND_ONE = "send a message to this partition (any consumer lag settles it), or pass --accept-idle"
+_SEND_ONE = "send a message to this partition; its commit settles it"
 
 
 def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionVerdict:
@@ -164,7 +164,8 @@ def _idle(track: Track, rules: Rules, verdict: _Verdict, *, safe: bool, because:
     if not safe:
         return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}: {unsafe}", _SEND_ONE)
     if not rules.accept_idle:
-        return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}", _SEND_ONE)
+        settle = f"{_SEND_ONE}; or pass --accept-idle: {because}"
+        return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}", settle)
     return verdict(True, Known.INFERRED, f"no traffic, {because}; {_numbers(track)}")
 
 

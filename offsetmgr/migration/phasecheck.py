@@ -20,7 +20,7 @@ from offsetmgr.migration.evidence import (
 )
 from offsetmgr.migration.observation import Observation, Registered, at
 from offsetmgr.migration.phases import Phase
-from offsetmgr.migration.watch import Watch
+from offsetmgr.migration.watch import Track, Watch
 from offsetmgr.model import Absent, TopicPartition
 
 
@@ -78,15 +78,19 @@ def judge(
     baseline: Observation | None = None,
     rules: Rules | None = None,
     only: Iterable[str] | None = None,
+    also: Phase | None = None,
 ) -> PhaseReport:
-    """Judges a watched group against a phase. ``only`` restricts the verdict to these members (the gate of one step of
-    a rolling bounce); without it every live member and every partition counts."""
+    """Judges a watched group against a phase.
+
+    ``only`` restricts the verdict to these members (the gate of one step of a rolling bounce); without it every live
+    member and every partition counts. ``also`` is a second phase that is as good: members may be in either.
+    """
     rules = rules or Rules()
     seen = watch.latest
     if seen is None or watch.began_ms is None:
         raise ValueError("nothing has been observed")
     scope = set(seen.members) if only is None else set(only)
-    parts = tuple(judge_owned(watch.tracks[tp], phase, rules) for tp in sorted(watch.tracks))
+    parts = tuple(_judge_either(watch.tracks[tp], phase, also, rules) for tp in sorted(watch.tracks))
     parts = tuple(v for v in parts if v.member in scope)
     members = tuple(
         _judge_member(seen.members[m], [v for v in parts if v.member == m], baseline, rules)
@@ -108,6 +112,14 @@ def judge(
         problems=problems,
         notes=_notes(seen, baseline),
     )
+
+
+def _judge_either(track: Track, phase: Phase, also: Phase | None, rules: Rules) -> PartitionVerdict:
+    verdict = judge_owned(track, phase, rules)
+    if verdict.ok or also is None:
+        return verdict
+    other = judge_owned(track, also, rules)
+    return other if other.ok or not other.settled else verdict
 
 
 def _problems(seen: Observation, scope: set[str], whole_group: bool) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.errors import GateRefused, MalformedData, UnknownVersion
+from offsetmgr.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
 from offsetmgr.migration import bouncestate, observation
 from offsetmgr.migration.catchup import behind
 from offsetmgr.migration.evidence import Known, Rules
@@ -114,16 +114,28 @@ def check_phase(
 ) -> PhaseReport:
     """Watches the group until everything about the phase is settled, or the window is over, and judges it.
 
-    Raises what the servers raise at the first look.
+    A group without a live member is not waited for. Raises `GroupNotFound` where nothing at all is known of it, and
+    what the servers raise at the first look.
     """
     rules = rules or Rules()
     watch = watch_group(
         view,
         group,
         window or Window(),
-        enough=lambda w: judge(w, phase, baseline=baseline, rules=rules).settled,
+        enough=lambda w: judge(w, phase, baseline=baseline, rules=rules).settled or not _anybody(w),
     )
+    seen = watch.latest
+    if seen is not None and not (seen.members or seen.zookeeper or seen.kafka):
+        raise GroupNotFound(
+            f"group {group}",
+            "it has neither a live member in ZooKeeper nor an offset in either store",
+            "check its name, and the chroot of --zookeeper",
+        )
     return judge(watch, phase, baseline=baseline, rules=rules)
+
+
+def _anybody(watch: Watch) -> bool:
+    return watch.latest is not None and bool(watch.latest.members)
 
 
 # --- the stages ----------------------------------------------------------------------------------

@@ -68,6 +68,12 @@ def find_start(
     Raises `GateRefused` with the reason; `GateClosed` where the evidence falls short.
     """
     rules, window = rules or Rules(), window or Window()
+    if not view.registry.members(group, view.cluster.topics).members:
+        raise GateRefused(
+            f"bounce of group {group}",
+            "no live member is registered in ZooKeeper, so there is nobody to restart",
+            "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
+        )
     if start is not None and (start is to or Phase.DUAL not in (start, to)):
         seen = view.observe(group)
         require_safe(start, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
@@ -133,18 +139,14 @@ def _out_of_dual(
     change = PhaseChange(Phase.DUAL, to)
 
     def report_of(watch: Watch) -> PhaseReport:
-        return judge(watch, Phase.DUAL, baseline=baseline, rules=rules)
+        # Members in the target phase already (a bounce that was turned round, or lost its state) are as good as dual.
+        return judge(watch, Phase.DUAL, baseline=baseline, rules=rules, also=to)
 
     watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
-    report = report_of(watch)
+    report, found, seen = report_of(watch), infer_phase(watch), watch.latest
+    if found.known is Known.SEEN and found.phase not in (None, Phase.DUAL) and seen is not None:
+        require_safe(found.phase, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
     if not report.passed:
-        others = infer_phase(watch).members - {Phase.DUAL}
-        seen = watch.latest
-        if len(others) == 1 and seen is not None and not report.problems:
-            (found,) = others
-            if found is to:
-                raise GateClosed(f"bounce {change}: some members are in phase {to.value} already", report)
-            require_safe(found, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
         raise GateClosed(f"bounce {change}: the gate dual is closed", report)
     return Start(change, watch, report)
 

@@ -136,12 +136,12 @@ class Track:
         if self.zookeeper.moves and not self.zookeeper_alone and self.kafka.error is None:
             move = self.zookeeper.moves[-1]
             if move.at_ms == self.until_ms and offset_or(self.kafka.last) < move.after.offset:
-                self.zookeeper_alone = f"ZooKeeper {move}, Kafka afterwards at {reading_text(self.kafka.last)}"
+                self.zookeeper_alone = f"ZooKeeper {move}, Kafka read afterwards: {reading_text(self.kafka.last)}"
         untouched = not self.zookeeper.moves and self.zookeeper.error is None and self.zookeeper.lowered is None
         if second_kafka_move_seen_before and untouched and not self.kafka_alone:
             one, two = self.fresh_kafka_moves[:2]
             self.kafka_alone = (
-                f"Kafka {one}, then {two}, ZooKeeper afterwards still {reading_text(self.zookeeper.last)}"
+                f"Kafka {one}, then {two}, ZooKeeper read afterwards: still {reading_text(self.zookeeper.last)}"
             )
 
 

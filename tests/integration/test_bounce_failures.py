@@ -196,6 +196,13 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     # Put right by hand, it resumes: the first one's gate is judged again, and only the second one is restarted.
     group.restart(fixed, "kafka", dual=True)
     by_hand = group.czxids()[fixed]
+    # One member is dual now and one ZooKeeper-only: to kafka is refused, and the way back is open.
+    on = group.run("bounce", "--to-phase", "kafka", "--command", group.command(), "--accept-idle", "--quiet", "1.5")
+    assert (on.returncode, f"NO  {generated} (seen)" in on.stderr) == (1, True), on.stderr
+    back = group.run(
+        "bounce", "--to-phase", "zookeeper", "--command", group.command(), "--accept-idle", "--quiet", "1.5"
+    )
+    assert (back.returncode, back.stdout.count("pending")) == (0, 2), back.stderr
     resumed = group.run(*group.bounce("dual", group.command()))
     assert resumed.returncode == 0, resumed.stderr
     assert group.czxids()[fixed] == by_hand

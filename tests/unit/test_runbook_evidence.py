@@ -234,7 +234,7 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Phase
     assert verdict(looks, phase) == UNKNOWN
     strict = judge(Watch(busy), phase, baseline=BASELINE, rules=Rules(quiet_ms=2000))
     assert [(p.ok, p.known) for p in strict.partitions] == [(False, Known.UNKNOWN), (True, Known.SEEN)]
-    assert "send a message to this partition" in strict.partitions[0].settle
+    assert "or pass --accept-idle" in strict.partitions[0].settle
     accepted = judge(Watch(busy), phase, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000))
     assert [(p.ok, p.known) for p in accepted.partitions] == [(True, Known.INFERRED), (True, Known.SEEN)]
     assert [(m.ok, m.known) for m in accepted.members] == [(True, Known.INFERRED)]
@@ -417,3 +417,20 @@ def test_a_member_that_is_dual_already_may_be_between_its_two_writes() -> None:
     # Resumed by hand, without the state file: Kafka is written first, so it is ahead for a moment.
     looks = one([(10, 1), (14, 2), (14, 2)], [10, 14, 18])
     refuse_jump(PhaseChange(ZOOKEEPER, DUAL), Watch(looks))
+
+
+def test_the_gate_out_of_dual_takes_members_that_are_there_already_and_no_others() -> None:
+    # NEW is dual, OTHER commits to ZooKeeper alone: back to zookeeper is open, on to kafka is not.
+    looks = [
+        look(
+            n,
+            zookeeper={0: (10 + n, n), 1: (10 + n, n)},
+            kafka={0: 10 + n, 1: None},
+            ends={0: 99, 1: 99},
+            owners={0: (NEW, 100), 1: (OTHER, 101)},
+            members=(NEW, OTHER),
+        )
+        for n in range(2)
+    ]
+    assert judge(Watch(looks), DUAL, also=ZOOKEEPER).passed
+    assert not judge(Watch(looks), DUAL, also=KAFKA).passed
