@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +43,8 @@ from offsetmgr.stores.base import (
     StoreBase,
     StoreIdentity,
 )
-from offsetmgr.stores.snapshot_edit import Decider
+from offsetmgr.stores.snapshot_edit import Decider, spooled_entry, spooled_result
+from offsetmgr.stores.snapshot_edit import spool as append
 
 LOCK_TIMEOUT_MS: Final = 10_000
 _SPOOL_IN_MEMORY: Final = 8 << 20
@@ -219,8 +219,7 @@ class SnapshotStore(StoreBase):
                 count = self._edit_locked(edits, spool)
             spool.seek(0)
             for _ in range(count):
-                result, _ = pickle.load(spool)
-                yield result
+                yield spooled_result(spool)
 
     def _edit_locked(self, edits: Iterable[GroupEdit], spool: IO[bytes]) -> int:
         """Spools the result and the new state of each edit, then rewrites the file; gives back their number."""
@@ -230,14 +229,14 @@ class SnapshotStore(StoreBase):
             count = 0
             for edit in edits:
                 if edit.group in newest:
-                    entry = _spooled(spool, newest[edit.group])
+                    entry = spooled_entry(spool, newest[edit.group])
                 else:
                     entry = reader.find(edit.group) or GroupEntry(edit.group, {})
                 spool.seek(0, io.SEEK_END)
                 result, after = writer.decide(entry, edit)
                 if after is not None:
                     newest[edit.group] = spool.tell()
-                pickle.dump((result, after), spool, pickle.HIGHEST_PROTOCOL)
+                append(result, after, spool)
                 count += 1
             if newest:
                 self._rewrite(reader, newest, spool)
@@ -252,9 +251,9 @@ class SnapshotStore(StoreBase):
         def merged() -> Iterator[GroupEntry]:
             for entry in reader.read():
                 place = newest.pop(entry.group, None)
-                yield entry if place is None else _spooled(spool, place)
+                yield entry if place is None else spooled_entry(spool, place)
             for place in newest.values():
-                yield _spooled(spool, place)
+                yield spooled_entry(spool, place)
 
         kept = (entry for entry in merged() if entry.offsets or entry.errors or entry.error)
         header = reader.header or SnapshotHeader.new(self.uri, "file", clock=self._clock)
@@ -304,13 +303,6 @@ class _NoReader:
 
     def find(self, group: str) -> GroupEntry | None:  # noqa: ARG002
         return None
-
-
-def _spooled(spool: IO[bytes], place: int) -> GroupEntry:
-    spool.seek(place)
-    _, entry = pickle.load(spool)
-    assert isinstance(entry, GroupEntry)  # only places of edits that change something are looked up
-    return entry
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Final
+import pickle
+from typing import IO, Any, Final
 
 from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
 from offsetmgr.formats.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
@@ -98,3 +99,42 @@ def _refusal(where: str, partition: int, held: Offset, change: Change) -> Offset
 
 def _said(offset: int | None) -> str:
     return "no commit" if offset is None else str(offset)
+
+
+def spool(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
+    """Appends a result and the group's new state to a stream; as plain tuples, which pickle much faster."""
+    outcomes = [
+        (tp[0], tp[1], o.verdict.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
+        for tp, o in result.outcomes.items()
+    ]
+    entry = None
+    if after is not None:
+        offsets = [(tp[0], tp[1], tuple(found)) for tp, found in after.offsets.items()]
+        entry = (offsets, after.errors, after.error)
+    pickle.dump((result.group, outcomes, entry), stream, pickle.HIGHEST_PROTOCOL)
+
+
+def spooled_result(stream: IO[bytes]) -> GroupEditResult:
+    """The result at the stream's position."""
+    group, outcomes, _ = pickle.load(stream)
+    return GroupEditResult(
+        group,
+        {
+            TopicPartition(topic, partition): ChangeOutcome(Verdict(verdict), _committed(before), error)
+            for topic, partition, verdict, before, error in outcomes
+        },
+        atomic=True,
+        how=HOW,
+    )
+
+
+def spooled_entry(stream: IO[bytes], place: int) -> GroupEntry:
+    """The group's new state at a place in the stream; only for places of edits that changed something."""
+    stream.seek(place)
+    group, _, (offsets, errors, error) = pickle.load(stream)
+    found = {TopicPartition(topic, partition): Committed(*values) for topic, partition, values in offsets}
+    return GroupEntry(group, found, errors, error)
+
+
+def _committed(before: Any) -> Offset | None:
+    return Committed(*before) if isinstance(before, tuple) else before
