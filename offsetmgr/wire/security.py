@@ -53,7 +53,12 @@ def _tls(properties: Mapping[str, str], check_hostname: bool) -> ssl.SSLContext:
     for key in _UNSUPPORTED:
         if key in properties:
             raise UnsupportedOperation(key, "the group lock cannot use it", "give PEM files: ssl.certificate.location")
-    context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem"))
+    try:
+        context = ssl.create_default_context(
+            cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem")
+        )
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("TLS certificate authorities", f"cannot be loaded: {_reason(error)}") from None
     context.check_hostname = check_hostname
     if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
         context.check_hostname = False
@@ -67,8 +72,12 @@ def _tls(properties: Mapping[str, str], check_hostname: bool) -> ssl.SSLContext:
         elif "ssl.certificate.pem" in properties:
             _load_pem(context, properties["ssl.certificate.pem"] + "\n" + properties.get("ssl.key.pem", ""), password)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError("TLS client certificate", f"cannot be loaded: {error.strerror or 'not valid'}") from None
+        raise ConfigError("TLS client certificate", f"cannot be loaded: {_reason(error)}") from None
     return context
+
+
+def _reason(error: OSError) -> str:
+    return "it is not valid PEM" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:

@@ -342,6 +342,54 @@ def test_a_mechanism_that_only_librdkafka_speaks_is_refused_by_name(secured: str
     assert "OAUTHBEARER" in str(caught.value)
 
 
+@pytest.fixture(scope="module")
+def encrypted(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A broker's TLS address and the file of the certificate that it shows."""
+    folder = tmp_path_factory.mktemp("encrypted")
+    keys, certificate = folder / "keys.p12", folder / "broker.pem"
+    keytool = ["keytool", "-keystore", str(keys), "-storepass", "key-secret", "-alias", "broker"]
+    name = ["-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1"]
+    for arguments in (
+        ["-genkeypair", "-keyalg", "RSA", "-storetype", "PKCS12", *name],
+        ["-exportcert", "-rfc", "-file", str(certificate)],
+    ):
+        subprocess.run([*keytool, *arguments], check=True, capture_output=True, timeout=60)
+    plain_port, tls_port = free_port(), free_port()
+    config = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain_port},SSL://127.0.0.1:{tls_port}",
+        "ssl.keystore.location": keys,
+        "ssl.keystore.password": "key-secret",
+        "ssl.keystore.type": "PKCS12",
+    }
+    chroot = f"{zookeeper.connect}/{folder.name}-{os.getpid()}"
+    with KafkaBroker(folder / "broker", zookeeper=chroot, port=plain_port, config=config):
+        yield f"127.0.0.1:{tls_port}", certificate
+
+
+def test_a_trusted_certificate_opens_store_and_cluster(encrypted: tuple[str, Path]) -> None:
+    bootstrap, certificate = encrypted
+    kafka = {"security.protocol": "ssl", "ssl.ca.location": str(certificate)}
+    config = ConnectionConfig(kafka=kafka, timeout_ms=20_000)
+
+    with KafkaStore(bootstrap, config) as store, KafkaCluster(bootstrap, config) as cluster:
+        assert dict(store.fetch("g")) == {}
+        assert store.identity().id == cluster.cluster_id()
+
+
+def test_an_unknown_certificate_is_refused(encrypted: tuple[str, Path]) -> None:
+    fetching, editing, asking = refused(encrypted[0], 5_000, **{"security.protocol": "ssl"})
+
+    assert (type(fetching), type(editing), type(asking)) == (AuthenticationFailed, AuthenticationFailed, ServerError)
+    assert "certificate" in str(fetching)
+
+
+def test_plain_text_to_a_tls_listener_says_what_to_check(encrypted: tuple[str, Path]) -> None:
+    errors = refused(encrypted[0], 5_000)
+
+    assert {type(e) for e in errors} == {ServerError}
+    assert all("TLS listener" in e.hint for e in errors)
+
+
 # --- the cluster ----------------------------------------------------------------------------------
 
 

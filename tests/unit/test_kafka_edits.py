@@ -1,0 +1,200 @@
+"""What an edit of a Kafka group decides, and how streams of edits are cut and kept in order; no servers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from offsetmgr.errors import (
+    Conflict,
+    LockLost,
+    OffsetMetadataTooLarge,
+    RewindRefused,
+    TimedOut,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, ChangeOutcome, Verdict
+from offsetmgr.stores.kafka_edits import Outcomes, carry_out, decide
+from offsetmgr.wire.requests import FetchedGroup
+from offsetmgr.wire.runner import Runner, batches, in_flight
+
+A, B, C = (TopicPartition("t", p) for p in range(3))
+
+
+def held(offsets: dict[TopicPartition, Committed]) -> FetchedGroup:
+    return FetchedGroup(offsets, {})
+
+
+def test_what_has_to_be_written_is_left_over() -> None:
+    outcomes, todo = decide(
+        {A: Change(OffsetAndMetadata(5)), B: Change(OffsetAndMetadata(5)), C: Change(None)},
+        held({B: Committed(4), C: Committed(9)}),
+    )
+
+    assert (outcomes, todo) == ({}, [A, B, C])
+
+
+def test_what_is_there_already_is_unchanged() -> None:
+    outcomes, todo = decide(
+        {A: Change(OffsetAndMetadata(5, "m")), B: Change(None), C: Change(OffsetAndMetadata(5))},
+        held({A: Committed(5, "m", 7), C: Committed(5, "m")}),
+    )
+
+    assert {tp: o.verdict for tp, o in outcomes.items()} == {A: Verdict.UNCHANGED, B: Verdict.UNCHANGED}
+    assert todo == [C]
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "error"),
+    [
+        (Change(OffsetAndMetadata(5)), Committed(6), RewindRefused),
+        (Change(OffsetAndMetadata(5), ABSENT), Committed(5), Conflict),
+        (Change(OffsetAndMetadata(9), Committed(5)), Committed(6), Conflict),
+        (Change(OffsetAndMetadata(9), Committed(5)), None, Conflict),
+        (Change(None, ABSENT), Committed(6), Conflict),
+        (Change(OffsetAndMetadata(-1)), None, UsageError),
+        (Change(OffsetAndMetadata(2**63)), None, UsageError),
+        (Change(OffsetAndMetadata(1, leader_epoch=-1)), None, UsageError),
+        (Change(OffsetAndMetadata(1, "ü" * 20_000)), None, OffsetMetadataTooLarge),
+    ],
+)
+def test_what_is_refused(change: Change, found: Committed | None, error: type[Exception]) -> None:
+    outcomes, todo = decide({A: change}, held({} if found is None else {A: found}))
+
+    assert todo == []
+    assert (outcomes[A].verdict, type(outcomes[A].error)) == (Verdict.FAILED, error)
+    assert outcomes[A].before == (ABSENT if found is None else found)
+
+
+def test_a_partition_that_can_not_exist_fails_alone() -> None:
+    impossible = TopicPartition("t", -1)
+
+    outcomes, todo = decide({impossible: Change(OffsetAndMetadata(1)), A: Change(OffsetAndMetadata(1))}, held({}))
+
+    assert isinstance(outcomes[impossible].error, UnknownTopicOrPartition)
+    assert todo == [A]
+
+
+def test_a_partition_that_could_not_be_read_is_never_written() -> None:
+    outcomes, todo = decide({A: Change(OffsetAndMetadata(1))}, FetchedGroup({}, {A: TimedOut("t-0", "no answer")}))
+
+    assert todo == []
+    assert (outcomes[A].verdict, outcomes[A].before) == (Verdict.FAILED, None)
+
+
+def carried_out(
+    changes: Mapping[TopicPartition, Change], found: FetchedGroup, write: object, erase: object
+) -> dict[TopicPartition, ChangeOutcome]:
+    async def answer(with_: object, partitions: Sequence[TopicPartition]) -> Outcomes:
+        if isinstance(with_, Exception):
+            raise with_
+        return dict.fromkeys(partitions)
+
+    return asyncio.run(
+        carry_out(changes, found, lambda wanted: answer(write, list(wanted)), lambda gone: answer(erase, gone))
+    )
+
+
+def test_a_commit_that_fails_as_a_whole_fails_each_of_its_partitions_and_erases_nothing() -> None:
+    failure = TimedOut("broker", "no answer")
+
+    outcomes = carried_out(
+        {A: Change(OffsetAndMetadata(5)), B: Change(None), C: Change(OffsetAndMetadata(1))},
+        held({B: Committed(1), C: Committed(1)}),
+        failure,
+        None,
+    )
+
+    assert {tp: (o.verdict, o.error) for tp, o in outcomes.items()} == {
+        A: (Verdict.FAILED, failure),
+        B: (Verdict.FAILED, failure),
+        C: (Verdict.UNCHANGED, None),
+    }
+
+
+def test_a_lock_lost_before_anything_was_written_is_the_whole_groups_error() -> None:
+    with pytest.raises(LockLost):
+        carried_out({A: Change(OffsetAndMetadata(5))}, held({}), LockLost("lock", "lost"), None)
+
+
+def test_a_lock_lost_between_commit_and_deletion_fails_the_deletions_only() -> None:
+    outcomes = carried_out(
+        {A: Change(OffsetAndMetadata(5)), B: Change(None)}, held({B: Committed(1)}), None, LockLost("lock", "lost")
+    )
+
+    assert outcomes[A].verdict is Verdict.WRITTEN
+    assert (outcomes[B].verdict, type(outcomes[B].error)) == (Verdict.FAILED, LockLost)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_batches_grow_and_take_their_items_lazily() -> None:
+    taken: list[str] = []
+
+    def endless() -> itertools.chain[str]:
+        return itertools.chain.from_iterable([name] for name in map(note, map(str, itertools.count())))
+
+    def note(name: str) -> str:
+        taken.append(name)
+        return name
+
+    sizes = [len(batch) for batch in itertools.islice(batches(endless(), first=2, most=8, key=str), 4)]
+
+    assert sizes == [2, 4, 8, 8]
+    assert len(taken) == 22
+
+
+def test_a_batch_never_holds_a_key_twice() -> None:
+    assert list(batches(["a", "b", "a", "a", "c"], first=9, most=9, key=str)) == [["a", "b"], ["a"], ["a", "c"]]
+
+
+def test_batches_of_nothing() -> None:
+    assert list(batches([], first=2, most=4, key=str)) == []
+
+
+def test_items_of_one_key_are_never_in_flight_together() -> None:
+    busy: set[str] = set()
+    most_at_once = 0
+
+    async def do(batch: list[str]) -> list[str]:
+        nonlocal most_at_once
+        assert not busy & set(batch)
+        busy.update(batch)
+        most_at_once = max(most_at_once, len(busy))
+        await asyncio.sleep(0.01)
+        busy.difference_update(batch)
+        return batch
+
+    runner = Runner()
+    try:
+        done = list(in_flight(runner, [["a"], ["b"], ["a"], ["b", "c"]], do, most=3, key=str, finish=True))
+    finally:
+        runner.close()
+
+    assert sorted(done) == ["a", "a", "b", "b", "c"]
+    assert most_at_once in (2, 3)
+
+
+def test_edits_in_flight_are_carried_to_their_end_where_the_consumer_stops_early() -> None:
+    ended: list[str] = []
+
+    async def do(batch: list[str]) -> list[str]:
+        await asyncio.sleep(0.01 * int(batch[0]))
+        ended.extend(batch)
+        return batch
+
+    runner = Runner()
+    try:
+        results = in_flight(runner, [["1"], ["5"], ["9"]], do, most=3, key=str, finish=True)
+        assert next(results) == "1"
+        results.close()
+    finally:
+        runner.close()
+
+    assert ended == ["1", "5", "9"]

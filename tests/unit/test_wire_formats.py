@@ -1,0 +1,252 @@
+"""The wire formats that are written by hand, against kio's generated readers and against published examples."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
+from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.schema.offset_commit.v7.request import OffsetCommitRequest
+from kio.serial import entity_reader
+
+from offsetmgr.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    GroupActive,
+    LockLost,
+    MalformedData,
+    NotAuthorized,
+    OffsetMgrError,
+    ServerError,
+    Unreachable,
+    UnsupportedOperation,
+)
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.wire import consumer_protocol, requests
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.sasl import Plain, Scram, mechanism
+from offsetmgr.wire.security import Security
+
+topics = st.text("abcXYZ.-_0", min_size=1, max_size=12)
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+offsets = st.builds(
+    OffsetAndMetadata,
+    st.integers(0, 2**63 - 1),
+    st.text(max_size=20),
+    st.none() | st.integers(0, 2**31 - 1),
+)
+
+
+@given(
+    st.dictionaries(partitions, offsets, max_size=8),
+    st.integers(-1, 2**31 - 1),
+    st.text(max_size=10),
+    st.none() | st.text(max_size=10),
+)
+def test_kio_reads_the_commits_that_we_encode(
+    wanted: dict[TopicPartition, OffsetAndMetadata], generation: int, member: str, instance: str | None
+) -> None:
+    encoded = requests.offset_commit("the group", wanted, generation=generation, member_id=member, instance_id=instance)
+
+    read, length = entity_reader(OffsetCommitRequest)(encoded.body, 0)
+
+    assert (encoded.api_key, encoded.version, length) == (8, 7, len(encoded.body))
+    assert (read.group_id, read.generation_id_or_member_epoch, read.member_id, read.group_instance_id) == (
+        "the group",
+        generation,
+        member,
+        instance,
+    )
+    found = {
+        TopicPartition(topic.name, part.partition_index): (
+            part.committed_offset,
+            part.committed_metadata,
+            part.committed_leader_epoch,
+        )
+        for topic in read.topics
+        for part in topic.partitions
+    }
+    assert found == {
+        tp: (o.offset, o.metadata, -1 if o.leader_epoch is None else o.leader_epoch) for tp, o in wanted.items()
+    }
+
+
+@given(st.lists(topics, max_size=5))
+def test_kio_reads_the_subscriptions_that_we_encode(names: list[str]) -> None:
+    encoded = consumer_protocol.encode_subscription(names)
+
+    read, length = entity_reader(ConsumerProtocolSubscription)(encoded, 2)
+
+    assert (encoded[:2], 2 + length) == (b"\0\0", len(encoded))
+    assert (list(read.topics), read.user_data) == (names, None)
+    assert list(consumer_protocol.decode_subscription(encoded)) == names
+
+
+@given(st.lists(partitions, max_size=8, unique=True))
+def test_kio_reads_the_assignments_that_we_encode(assigned: list[TopicPartition]) -> None:
+    encoded = consumer_protocol.encode_assignment(assigned)
+
+    read, length = entity_reader(ConsumerProtocolAssignment)(encoded, 2)
+
+    assert (encoded[:2], 2 + length) == (b"\0\0", len(encoded))
+    assert sorted(TopicPartition(t.topic, p) for t in read.assigned_partitions for p in t.partitions) == sorted(
+        assigned
+    )
+    assert consumer_protocol.decode_assignment(encoded) == tuple(sorted(assigned))
+
+
+def test_a_member_that_was_given_nothing_yet_has_no_assignment() -> None:
+    assert consumer_protocol.decode_assignment(b"") == ()
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_a_damaged_assignment_is_an_error_or_an_assignment_but_never_a_crash(data: bytes) -> None:
+    try:
+        found = consumer_protocol.decode_assignment(data)
+    except MalformedData as error:
+        assert error.what == "consumer group assignment"
+    else:
+        assert all(isinstance(tp, TopicPartition) for tp in found)
+
+
+# --- SASL -----------------------------------------------------------------------------------------
+
+
+def test_scram_sha_256_as_in_rfc_7677() -> None:
+    exchange = Scram("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
+
+    assert exchange.start() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    final = exchange.answer(b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert final == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert exchange.answer(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b"e=invalid-proof",
+        b"r=somebody-elses,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+        b"r=mine-and-more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=none",
+        b"r=mine-and-more,s=%%%,i=4096",
+    ],
+)
+def test_a_scram_challenge_that_is_no_answer_to_ours_is_refused(challenge: bytes) -> None:
+    exchange = Scram("SCRAM-SHA-512", "user", "pencil", nonce="mine")
+    exchange.start()
+
+    with pytest.raises(AuthenticationFailed) as caught:
+        exchange.answer(challenge)
+
+    assert "pencil" not in str(caught.value)
+
+
+def test_a_server_that_does_not_know_the_password_is_refused() -> None:
+    exchange = Scram("SCRAM-SHA-256", "user", "pencil", nonce="mine")
+    exchange.start()
+    exchange.answer(b"r=mine-and-more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+
+    with pytest.raises(AuthenticationFailed):
+        exchange.answer(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+def test_plain_is_one_message() -> None:
+    exchange = Plain("alice", "s,e=cret")
+
+    assert exchange.start() == b"\0alice\0s,e=cret"
+    assert exchange.answer(b"") is None
+
+
+def test_names_with_commas_are_escaped_in_scram() -> None:
+    assert Scram("SCRAM-SHA-256", "a=b,c", "p", nonce="n").start() == b"n,,n=a=3Db=2Cc,r=n"
+
+
+def test_other_mechanisms_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOperation, match="GSSAPI"):
+        mechanism("GSSAPI", "", "")
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_plain_text_is_the_default() -> None:
+    assert (Security.of({}).tls, Security.of({}).login()) == (None, None)
+
+
+def test_sasl_over_tls_from_librdkafkas_names() -> None:
+    security = Security.of(
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "scram-sha-512",
+            "sasl.username": "alice",
+            "sasl.password": "alice-secret",
+            "ssl.endpoint.identification.algorithm": "none",
+            "client.id": "me",
+        }
+    )
+
+    login = security.login()
+    assert login is not None and login.name == "SCRAM-SHA-512"
+    assert security.tls is not None and security.tls.check_hostname is False
+    assert security.client_id == "me"
+    assert "alice-secret" not in repr(security)
+
+
+@pytest.mark.parametrize(
+    ("properties", "error"),
+    [
+        ({"security.protocol": "telnet"}, ConfigError),
+        ({"security.protocol": "sasl_plaintext"}, UnsupportedOperation),
+        ({"security.protocol": "ssl", "ssl.keystore.location": "k.p12"}, UnsupportedOperation),
+        ({"security.protocol": "ssl", "ssl.certificate.location": "missing.pem"}, ConfigError),
+        ({"security.protocol": "ssl", "ssl.ca.location": "missing.pem"}, ConfigError),
+        ({"security.protocol": "ssl", "ssl.ca.pem": "not a certificate"}, ConfigError),
+        ({"security.protocol": "ssl", "ssl.certificate.pem": "not a certificate"}, ConfigError),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(properties: dict[str, str], error: type[OffsetMgrError]) -> None:
+    with pytest.raises(error):
+        Security.of(properties)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("h:9093", Address("h", 9093)),
+        (" h ", Address("h", 9092)),
+        ("[::1]:9093", Address("::1", 9093)),
+        ("[::1]", Address("::1", 9092)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+
+
+def test_a_port_that_is_no_number_is_refused() -> None:
+    with pytest.raises(Unreachable, match="not a number"):
+        Address.parse("h:port")
+
+
+# --- error codes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "cls", "retriable", "name"),
+    [
+        (14, OffsetMgrError, True, "COORDINATOR_LOAD_IN_PROGRESS"),
+        (25, LockLost, True, "UNKNOWN_MEMBER_ID"),
+        (30, NotAuthorized, False, "GROUP_AUTHORIZATION_FAILED"),
+        (68, GroupActive, False, "NON_EMPTY_GROUP"),
+        (82, LockLost, True, "FENCED_INSTANCE_ID"),
+        (999, ServerError, False, "error 999"),
+    ],
+)
+def test_error_codes(code: int, cls: type[OffsetMgrError], retriable: bool, name: str) -> None:
+    error = kafka_error(code, "group g")
+
+    assert isinstance(error, cls)
+    assert error.retriable is retriable
+    assert str(error).startswith("group g: ") and name in str(error)
