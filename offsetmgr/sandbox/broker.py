@@ -12,10 +12,11 @@ from typing import Final, Self
 
 from offsetmgr.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
+from offsetmgr.sandbox.identity import wait_until
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.listener import ListeningServer
 from offsetmgr.sandbox.logging import log4j_flags
-from offsetmgr.sandbox.process import log_tail, properties, wait_until
+from offsetmgr.sandbox.process import log_tail, properties
 
 BROKER_JVM: Final = ("-Xmx512m", *QUICK_START)
 SESSION_TIMEOUT_MS: Final = 6000
@@ -30,6 +31,8 @@ _COMMON: Final[Mapping[str, object]] = {
     # The last broker of a cluster has nobody to hand over to, and need not wait long to find out.
     "controlled.shutdown.retry.backoff.ms": 200,
 }
+_LOG: Final = re.compile(r"(.+)-\d+")
+"""The folder of one partition's log (that of a deleted one has more to its name)."""
 # Another broker may hold the port while ours is about to find out: ours says that it is up.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
@@ -103,7 +106,7 @@ class KafkaBroker(ListeningServer):
         )
 
     def _answers(self) -> bool:
-        return _UP.search(self._log_of_this_run()) is not None and ports.broker_answers(self.port)
+        return _is_up(self)
 
 
 class KraftBroker(ListeningServer):
@@ -172,7 +175,16 @@ class KraftBroker(ListeningServer):
             raise SandboxError(f"cannot format {self.folder / 'data'}", log_tail(self.log_file), f"see {self.log_file}")
 
     def _answers(self) -> bool:
-        return _UP.search(self._log_of_this_run()) is not None and ports.broker_answers(self.port)
+        return _is_up(self)
+
+
+def _is_up(broker: KafkaBroker | KraftBroker) -> bool:
+    """Whether it says so, answers, and knows the topics whose logs it keeps."""
+    if not _UP.search(broker.log_of_this_run()):
+        return False
+    logs = [folder.name for folder in (broker.folder / "data").glob("*-*") if folder.is_dir()]
+    topics = {found[1] for name in logs if (found := _LOG.fullmatch(name))}
+    return ports.broker_answers(broker.port, topics - {"__cluster_metadata"})
 
 
 def _ephemerals(zookeeper: str) -> set[str]:

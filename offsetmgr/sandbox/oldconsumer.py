@@ -81,7 +81,7 @@ class OldConsumer(ServerProcess):
     @property
     def member_id(self) -> str:
         """Its id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it registered."""
-        found = _REGISTERED.search(self._log_of_this_run())
+        found = _REGISTERED.search(self.log_of_this_run())
         if not found:
             raise SandboxError(f"{self.name} has not registered")
         return found[1].decode()
@@ -95,7 +95,7 @@ class OldConsumer(ServerProcess):
 
     def rebalances(self) -> int:
         """How many rebalances it has finished in this run."""
-        return len(_REBALANCED.findall(self._log_of_this_run()))
+        return len(_REBALANCED.findall(self.log_of_this_run()))
 
     def settings(self) -> dict[str, object]:
         """Its consumer properties."""
@@ -130,7 +130,7 @@ class OldConsumer(ServerProcess):
         return self.output_file
 
     def _answers(self) -> bool:
-        return bool(_REBALANCED.search(self._log_of_this_run()))
+        return bool(_REBALANCED.search(self.log_of_this_run()))
 
 
 def _message(line: bytes) -> Message:

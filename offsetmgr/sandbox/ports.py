@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import struct
+from collections.abc import Collection
 from typing import Final
 
 from offsetmgr.errors import SandboxError
@@ -54,42 +55,79 @@ def zookeeper_answers(port: int) -> bool:
     return "Mode:" in four_letters(f"{HOST}:{port}", "srvr")
 
 
-def broker_answers(port: int) -> bool:
-    """Whether a Kafka broker answers a Metadata request (v4), knows a controller and lists a broker at this port."""
-    body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">ib", 0, 0)  # no topics, no auto creation
+def broker_answers(port: int, topics: Collection[str] = ()) -> bool:
+    """Whether a Kafka broker answers a Metadata request (v4), knows a controller, lists a broker at this port, and
+    can serve these topics: a broker that has just started knows its fellows before it knows the topics."""
+    body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">ib", -1, 0)  # all topics, no auto creation
     try:
         with socket.create_connection((HOST, port), 2.0) as connection:
             connection.settimeout(5.0)
             connection.sendall(struct.pack(">i", len(body)) + body)
             size = struct.unpack(">i", _exactly(connection, 4))[0]
-            return _lists(_exactly(connection, size), port)
+            answer = _Reader(_exactly(connection, size))
+            return _lists(answer, port) and set(topics) <= _served(answer)
     except (OSError, struct.error, EOFError):
         return False
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
+    data = bytearray()
     while len(data) < size:
         chunk = connection.recv(size - len(data))
         if not chunk:
             raise EOFError
         data += chunk
-    return data
+    return bytes(data)
 
 
-def _lists(answer: bytes, port: int) -> bool:
-    _correlation, _throttle, brokers = struct.unpack_from(">iii", answer)
-    at, listed = 12, False
-    for _ in range(brokers):
-        at += 4
-        at = _after_string(answer, at)
-        listed |= struct.unpack_from(">i", answer, at)[0] == port
-        at = _after_string(answer, at + 4)
-    at = _after_string(answer, at)  # cluster id
-    controller: int = struct.unpack_from(">i", answer, at)[0]
-    return listed and controller >= 0
+class _Reader:
+    """Kafka's primitive types, one after the other. Raises `struct.error` at the end of the data."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: str) -> int:
+        value: int = struct.unpack_from(f">{form}", self._data, self._at)[0]
+        self._at += struct.calcsize(form)
+        return value
+
+    def string(self) -> str:
+        length = max(self.number("h"), 0)
+        self._at += length
+        return self._data[self._at - length : self._at].decode()
+
+    def numbers(self) -> list[int]:
+        return [self.number("i") for _ in range(self.number("i"))]
 
 
-def _after_string(data: bytes, at: int) -> int:
-    length: int = struct.unpack_from(">h", data, at)[0]
-    return at + 2 + max(length, 0)
+def _lists(answer: _Reader, port: int) -> bool:
+    answer.number("i")  # correlation id
+    answer.number("i")  # throttle time
+    listed = False
+    for _ in range(answer.number("i")):
+        answer.number("i")  # node id
+        answer.string()  # host
+        listed |= answer.number("i") == port
+        answer.string()  # rack
+    answer.string()  # cluster id
+    return answer.number("i") >= 0 and listed  # controller
+
+
+def _served(answer: _Reader) -> set[str]:
+    """The topics of which every partition has a leader, or waits for one that is on another broker."""
+    names = set()
+    for _ in range(answer.number("i")):
+        usable = answer.number("h") == 0
+        name = answer.string()
+        answer.number("b")  # internal
+        for _ in range(answer.number("i")):
+            answer.number("h")  # error
+            answer.number("i")  # partition
+            leader = answer.number("i")
+            replicas = answer.numbers()
+            answer.numbers()  # in sync
+            usable &= leader >= 0 or len(replicas) > 1
+        if usable:
+            names.add(name)
+    return names

@@ -1,9 +1,5 @@
 """Child processes that are servers: started until they answer, stopped until they are gone, and what tests do to
-them in between (kill, freeze, thaw).
-
-A process is named by its pid *and* its start time, so that a pid that the system gave to somebody else since is
-never signalled.
-"""
+them in between (kill, freeze, thaw)."""
 
 from __future__ import annotations
 
@@ -11,83 +7,17 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from offsetmgr.errors import SandboxError
+from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.watchdog import Watchdog
 
 _watchdog = Watchdog()
-POLL = 0.05
-"""Seconds between two looks at something that is awaited."""
-
-
-def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Looks again and again until the condition holds (True) or ``timeout`` seconds have passed (False)."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL)
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRef:
-    """A process, told apart from later ones with the same pid. ``started`` is opaque."""
-
-    pid: int
-    started: str
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessRef:
-        """The process that has this pid now; ``started`` is empty where it is gone already."""
-        return cls(pid, _start_time(pid))
-
-    def alive(self) -> bool:
-        """Whether the process still runs (one that ended but was not reaped does not)."""
-        return bool(self.started) and _start_time(self.pid) == self.started
-
-    def signal_group(self, number: int) -> None:
-        """Signals the process group that this process leads, if it is still that process."""
-        if self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
-
-    def stop(self, timeout: float = 15.0) -> bool:
-        """SIGTERM, after ``timeout`` seconds SIGKILL. True where the process went by itself."""
-        self.signal_group(signal.SIGCONT)
-        self.signal_group(signal.SIGTERM)
-        if wait_until(lambda: not self.alive(), timeout):
-            return True
-        self.signal_group(signal.SIGKILL)
-        if not wait_until(lambda: not self.alive(), 10.0):
-            raise SandboxError(f"cannot stop process {self.pid}", "it outlives SIGKILL")
-        return False
-
-
-def _start_time(pid: int) -> str:
-    """A text that no later process with this pid will have; empty where no such process runs."""
-    try:
-        # Fields after the command's closing parenthesis: state first, start time (ticks since boot) is the 20th.
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return "" if Path("/proc/self/stat").exists() else _start_time_from_ps(pid)
-    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
-
-
-def _start_time_from_ps(pid: int) -> str:
-    """For systems without /proc."""
-    answer = subprocess.run(
-        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
-    ).stdout.split(maxsplit=1)
-    return "" if len(answer) < 2 or answer[0].startswith("Z") else answer[1].strip()
 
 
 class ServerProcess(ABC):
@@ -187,7 +117,7 @@ class ServerProcess(ABC):
         """The file that takes stdout, where that is the server's product and no log."""
         return None
 
-    def _log_of_this_run(self) -> bytes:
+    def log_of_this_run(self) -> bytes:
         """What it logged since it was last started."""
         if not self.log_file.exists():
             return b""
@@ -207,7 +137,7 @@ class ServerProcess(ABC):
             )
         self._ref = ProcessRef.of(self._process.pid)
         if not self.detached:
-            _watchdog.add(self._process.pid)
+            _watchdog.add(self._ref)
         if self.on_launch is not None:
             self.on_launch(self)
 
@@ -226,8 +156,8 @@ class ServerProcess(ABC):
     def _gone(self) -> None:
         if self._process is not None:
             self._process.wait()
-            if not self.detached:
-                _watchdog.remove(self._process.pid)
+            if not self.detached and self._ref is not None:
+                _watchdog.remove(self._ref)
         self._process = self._ref = None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion
-from offsetmgr.sandbox.process import ProcessRef
+from offsetmgr.sandbox.identity import ProcessRef
 
 VERSION: Final = 1
 FILE: Final = "state.json"

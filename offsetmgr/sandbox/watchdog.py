@@ -1,8 +1,8 @@
 """Kills the servers of a program that dies without stopping them, as a test run does on SIGKILL.
 
-Started as a process of its own by `Watchdog`; one serves all servers of a program. It reads lines ``+PID`` and
-``-PID`` (process groups) from its standard input, whose end means that the program is gone, however it died. A
-parent-death signal would not do: it is sent when the *thread* that started the child ends.
+Started as a process of its own by `Watchdog`; one serves all servers of a program. It reads lines ``+PID STARTED``
+and ``-PID STARTED`` (`ProcessRef`) from its standard input, whose end means that the program is gone, however it
+died. A parent-death signal would not do: it is sent when the *thread* that started the child ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 
+from offsetmgr.sandbox.identity import ProcessRef
+
 
 class Watchdog:
     """The program's side: tells a watchdog process which process groups to end with us."""
@@ -22,43 +24,52 @@ class Watchdog:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self._watched: set[ProcessRef] = set()
 
-    def add(self, group: int) -> None:
-        """The process group is to be killed when this program dies."""
-        self._tell(f"+{group}\n")
+    def add(self, leader: ProcessRef) -> None:
+        """The process group that this process leads is to be killed when this program dies."""
+        with self._lock:
+            if self._owner != os.getpid():  # a fork: the servers started before it are the parent's
+                self._process, self._owner, self._watched = None, os.getpid(), set()
+            self._watched.add(leader)
+            self._tell(f"+{leader.pid} {leader.started}\n")
 
-    def remove(self, group: int) -> None:
+    def remove(self, leader: ProcessRef) -> None:
         """The process group has ended."""
-        self._tell(f"-{group}\n")
+        with self._lock:
+            if self._owner == os.getpid():
+                self._watched.discard(leader)
+                self._tell(f"-{leader.pid} {leader.started}\n")
 
     def _tell(self, line: str) -> None:
-        with self._lock:
-            if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
-                # A session of its own: a Ctrl-C at the terminal must not end it before the servers are stopped.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                self._owner = os.getpid()
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(line.encode())
-                self._process.stdin.flush()
+        if self._process is None or self._process.poll() is not None:
+            # The same import path as ours, which may not be what a new interpreter would have.
+            program = (
+                f"import sys; sys.path[:] = {sys.path!r}; from offsetmgr.sandbox import watchdog; watchdog.watch()"
+            )
+            # A session of its own: a Ctrl-C at the terminal must not end it before the servers are stopped.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            line = "".join(f"+{leader.pid} {leader.started}\n" for leader in self._watched)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
 
 
-def _watch() -> None:
-    groups: set[int] = set()
+def watch() -> None:
+    """The watchdog process: returns when its program is gone and so are the servers that it left."""
+    watched: set[ProcessRef] = set()
     for line in sys.stdin:
+        pid, _, started = line[1:].rstrip("\n").partition(" ")
+        leader = ProcessRef(int(pid), started)
         if line.startswith("+"):
-            groups.add(int(line[1:]))
+            watched.add(leader)
         else:
-            groups.discard(int(line[1:]))
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    _watch()
+            watched.discard(leader)
+    for leader in watched:
+        leader.signal_group(signal.SIGKILL)

@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from offsetmgr.errors import SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
 from offsetmgr.sandbox.folders import cache_folder
-from offsetmgr.sandbox.process import ProcessRef, wait_until
+from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.sandbox import OldGroup
 
 pytestmark = pytest.mark.servers

@@ -15,8 +15,9 @@ import pytest
 from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion, UsageError
 from offsetmgr.sandbox import Message, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.folders import cache_folder, state_folder
+from offsetmgr.sandbox.identity import ProcessRef
 from offsetmgr.sandbox.java import java_program
-from offsetmgr.sandbox.process import ProcessRef, log_tail
+from offsetmgr.sandbox.process import log_tail
 from offsetmgr.sandbox.state import Server, State
 
 

@@ -1,0 +1,81 @@
+"""Which process is which: named by its pid *and* its start time, so that a pid that the system gave to somebody else
+since is never signalled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from offsetmgr.errors import SandboxError
+
+POLL = 0.05
+"""Seconds between two looks at something that is awaited."""
+
+
+def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
+    """Looks again and again until the condition holds (True) or ``timeout`` seconds have passed (False)."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRef:
+    """A process, told apart from later ones with the same pid. ``started`` is opaque."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRef:
+        """The process that has this pid now; ``started`` is empty where it is gone already."""
+        return cls(pid, _start_time(pid))
+
+    def alive(self) -> bool:
+        """Whether the process still runs (one that ended but was not reaped does not)."""
+        return bool(self.started) and _start_time(self.pid) == self.started
+
+    def signal_group(self, number: int) -> None:
+        """Signals the process group that this process leads, if it is still that process."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def stop(self, timeout: float = 15.0) -> bool:
+        """SIGTERM, after ``timeout`` seconds SIGKILL. True where the process went by itself."""
+        self.signal_group(signal.SIGCONT)
+        self.signal_group(signal.SIGTERM)
+        if wait_until(lambda: not self.alive(), timeout):
+            return True
+        self.signal_group(signal.SIGKILL)
+        if not wait_until(lambda: not self.alive(), 10.0):
+            raise SandboxError(f"cannot stop process {self.pid}", "it outlives SIGKILL")
+        return False
+
+
+def _start_time(pid: int) -> str:
+    """A text that no later process with this pid will have; empty where no such process runs."""
+    try:
+        # Fields after the command's closing parenthesis: state first, start time (ticks since boot) is the 20th.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return "" if Path("/proc/self/stat").exists() else _start_time_from_ps(pid)
+    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
+
+
+def _start_time_from_ps(pid: int) -> str:
+    """For systems without /proc."""
+    answer = subprocess.run(
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
+    ).stdout.split(maxsplit=1)
+    return "" if len(answer) < 2 or answer[0].startswith("Z") else answer[1].strip()
