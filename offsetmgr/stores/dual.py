@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Final
+from urllib.parse import quote
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
@@ -65,7 +66,7 @@ class DualStore(StoreBase):
 
     @property
     def uri(self) -> str:
-        return f"dual:{self._primary.uri}+{self._secondary.uri}"
+        return f"dual:?primary={quote(self._primary.uri, safe='')}&secondary={quote(self._secondary.uri, safe='')}"
 
     @property
     def primary(self) -> OffsetStore:
@@ -111,9 +112,7 @@ class DualStore(StoreBase):
             raise both.error
         failures = dict(both.errors)
         found: dict[TopicPartition, Offset] = {
-            tp: both.offsets.get(tp, ABSENT)
-            for tp in (both.offsets if asked is None else asked)
-            if tp not in failures
+            tp: both.offsets.get(tp, ABSENT) for tp in (both.offsets if asked is None else asked) if tp not in failures
         }
         if failures:
             raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)

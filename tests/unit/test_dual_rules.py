@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -18,6 +20,7 @@ from offsetmgr.errors import (
 from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.dual import DualStore
+from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -410,3 +413,14 @@ def test_the_parts_that_fail_are_told_group_by_group(pair: Pair) -> None:
     }
     assert {g for g, r in results.items() if r.secondary} == {"g2"}
     assert set(pair.dual.pending) == {"g2"}
+
+
+def test_the_uri_opens_the_same_two_stores(tmp_path: Path) -> None:
+    first, second = f"file:{tmp_path}/a.avro", f"file:{tmp_path}/b.csv?format=csv"
+    with open_store(f"dual:?primary={quote(first, safe='')}&secondary={quote(second, safe='')}") as dual:
+        assert isinstance(dual, DualStore)
+        assert (dual.primary.uri, dual.secondary.uri) == (first, second)
+        again = open_store(dual.uri)
+
+    assert again.uri == dual.uri
+    again.close()
