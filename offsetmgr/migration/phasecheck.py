@@ -203,7 +203,8 @@ def _judge_member(
         wrong = any(v.known is not Known.UNKNOWN for v in bad)
         settled = wrong or all(v.settled for v in owned)
         why = f"{restart.why}; {worst.partition}: {worst.why}{more}"
-        return verdict(False, worst.known, why, worst.settle, settled=settled, wrong=wrong)
+        settle = worst.settle or ("restart it with the phase's settings" if wrong else "")
+        return verdict(False, worst.known, why, settle, settled=settled, wrong=wrong)
     witnessed = [v for v in owned if v.known is Known.SEEN]
     if restart.ok is None and not witnessed:
         why = f"{restart.why}; and none of its partitions has traffic"

@@ -74,7 +74,7 @@ def write_runbook(
     window = window or Window(seconds=30)
 
     def known(watch: Watch) -> bool:
-        return start is not None or infer_phase(watch).known is Known.SEEN
+        return start is not None or not _anybody(watch) or infer_phase(watch).known is Known.SEEN
 
     watch = watch_group(view, group, window, enough=known)
     seen = watch.latest
@@ -286,8 +286,12 @@ def read_baseline(path: Path, group: str) -> Observation:
     what = f"baseline {path}"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise MalformedData(what, str(error), "give the JSON that `offsetmgr runbook write` made") from error
+    except OSError as error:
+        raise MalformedData(what, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise MalformedData(
+            what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
+        ) from error
     versions = {FORMAT: VERSION, bouncestate.FORMAT: bouncestate.VERSION}
     if not isinstance(data, dict) or data.get("format") not in versions:
         raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
