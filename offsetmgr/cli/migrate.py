@@ -430,7 +430,7 @@ def mirror_command(
     planner = Planner(source, target, options, SystemClock())
     planner.header()
     names = planner.selected_groups()
-    note(f"mirrors {len(names)} groups, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     with stopping("the mirror ends after this round") as stop, _feed(connect, from_, options, interval) as feed:
         shown = view.MirrorLine()
         mirror = Mirror(

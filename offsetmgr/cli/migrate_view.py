@@ -61,6 +61,11 @@ VERDICT_COLUMNS: Final = (
 )
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 group``, ``2 groups``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def moment(ms: int) -> str:
     """A time for people, UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -96,21 +101,20 @@ def show_plan_header(header: PlanHeader) -> None:
 
 
 def show_plan_summary(summary: PlanSummary) -> None:
-    note(f"{summary.groups} groups, {sum(summary.actions.values())} partitions:")
+    note(f"{counted(summary.groups, 'group')}, {counted(sum(summary.actions.values()), 'partition')}:")
     for action, count in sorted(summary.actions.items(), key=lambda item: list(MEANING).index(item[0])):
         note(f"  {count:>8} {action:<26} {MEANING[action]}")
     if summary.failed_groups:
-        note(f"  {summary.failed_groups:>8} groups could not be read and are not part of what will be written")
+        note(f"  {summary.failed_groups:>8} unreadable: the group is not part of what will be written")
     if summary.active_groups:
         note(
-            f"  {summary.active_groups:>8} groups have active members in Kafka now: apply refuses them, or waits with"
-            " --wait-empty SECONDS"
+            f"  {summary.active_groups:>8} active: the group has members in Kafka now; apply refuses it, or waits for it"
+            " with --wait-empty SECONDS"
         )
     if summary.unlocked_groups:
         note(
-            f"  {summary.unlocked_groups:>8} groups have old consumers registered in ZooKeeper: written without a group"
-            " lock, so not atomic (a lock would break their commits; they read the larger of both stores once dual"
-            " commit is on)"
+            f"  {summary.unlocked_groups:>8} not atomic: old consumers of the group are registered in ZooKeeper, and a"
+            " group lock would break their commits; they read the larger of both stores once dual commit is on"
         )
 
 
@@ -143,15 +147,15 @@ def _first(items: Iterable[str], count: int) -> Iterator[str]:
 
 def show_report(report: Report, verb: str) -> None:
     """What a run did, in full sentences; every failed partition up to `SHOWN`."""
-    parts = [f"{report.written} offsets {verb} in {report.groups} groups"]
+    parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.groups, 'group')}"]
     if report.left:
         parts.append(f"{report.left} left as they were")
     if report.skipped:
-        parts.append(f"{report.skipped} groups were settled by an earlier run")
+        parts.append(f"{counted(report.skipped, 'group')} settled by an earlier run")
     note("; ".join(parts))
     if report.not_atomic:
         note(
-            f"{report.not_atomic} groups were written without a group lock: not atomic, and the journal says what was"
+            f"not atomic: {counted(report.not_atomic, 'group')} written without a group lock; the journal says what was"
             " checked instead"
         )
     failed = [(o, tp, error) for o in report.failed.values() for tp, error in sorted(o.failed.items())]
@@ -169,7 +173,9 @@ def show_report(report: Report, verb: str) -> None:
         if lines <= SHOWN:
             note(line)
     if failed:
-        note(f"{len(failed)} partitions in {len(report.failed)} groups failed; the others are done")
+        note(
+            f"failed: {counted(len(failed), 'partition')} of {counted(len(report.failed), 'group')}; the others are done"
+        )
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
@@ -225,7 +231,9 @@ def show_verify_summary(summary: VerifySummary) -> None:
     if not total:
         note("nothing to verify: neither the plan nor the stores hold anything")
     elif summary.ok:
-        note(f"verified: {total} partitions of {summary.groups} groups, every one read afresh on both sides")
+        note(
+            f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, all read afresh on both sides"
+        )
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
         note(f"NOT verified: {wrong} of {total} partitions differ")

@@ -1,0 +1,8 @@
+"""``python -m offsetmgr``: the command line, where the console script is not on the path."""
+
+from __future__ import annotations
+
+from offsetmgr.cli.app import main
+
+if __name__ == "__main__":
+    main()
