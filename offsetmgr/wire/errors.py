@@ -85,9 +85,6 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     113: ("STALE_MEMBER_EPOCH", "the coordinator accepts commits of the group's members only"),
 }
 
-COORDINATOR_MOVED: Final = frozenset({15, 16})
-"""After these the coordinator must be looked up again."""
-
 RETRIABLE: Final = frozenset({5, 6, 7, 13, 14, 15, 16, 19, 20, 88})
 """Codes after which the very same request may succeed a moment later."""
 
