@@ -364,7 +364,7 @@ def finalize_command(
         note(f"finalized already, on {view.moment(state.finalized_at)}")
     else:
         view.show_gates(done.gates)
-        note(f"finalized: {done.verified} partitions verified; {len(done.gates)} groups have nobody left on the source")
+        note(f"finalized: {view.counted(done.verified, 'partition')} verified; nobody is left on the source")
     if done.deleted is not None:
         view.show_report(done.deleted, "removed from the source")
         if not done.deleted.ok:

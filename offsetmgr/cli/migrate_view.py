@@ -108,7 +108,7 @@ def show_plan_summary(summary: PlanSummary) -> None:
         note(f"  {summary.failed_groups:>8} unreadable: the group is not part of what will be written")
     if summary.active_groups:
         note(
-            f"  {summary.active_groups:>8} active: the group has members in Kafka now; apply refuses it, or waits for it"
+            f"  {summary.active_groups:>8} active: the group has members in Kafka; apply refuses it, or waits for it"
             " with --wait-empty SECONDS"
         )
     if summary.unlocked_groups:
@@ -173,9 +173,7 @@ def show_report(report: Report, verb: str) -> None:
         if lines <= SHOWN:
             note(line)
     if failed:
-        note(
-            f"failed: {counted(len(failed), 'partition')} of {counted(len(report.failed), 'group')}; the others are done"
-        )
+        note(f"failed: {counted(len(failed), 'partition')} of {counted(len(report.failed), 'group')}; the rest is done")
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
@@ -232,7 +230,7 @@ def show_verify_summary(summary: VerifySummary) -> None:
         note("nothing to verify: neither the plan nor the stores hold anything")
     elif summary.ok:
         note(
-            f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, all read afresh on both sides"
+            f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, read afresh on both sides"
         )
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
