@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -27,9 +27,6 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import Committed, GroupDescription
-
-if TYPE_CHECKING:
-    from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
@@ -238,21 +235,26 @@ def delete(
     if execute:
         if not edit.asked:
             confirm(f"groups delete: remove {len(chosen)} groups that hold no offsets?", yes=yes)
-        code = _remove(store, [name for name in chosen if name not in edit.failed]) or code
+        code = _remove(connect, [name for name in chosen if name not in edit.failed]) or code
     finish(code)
 
 
-def _remove(store: OffsetStore, groups: list[str]) -> int:
-    """Removes groups whose offsets are gone, where the store keeps groups beside offsets."""
+def _remove(connect: Connect, groups: list[str]) -> int:
+    """Removes groups whose offsets are gone, wherever the store keeps groups beside offsets."""
     from offsetmgr.operations.edits import remove_groups
+    from offsetmgr.stores.uri import inner_uris, parse_uri
 
+    dual = parse_uri(connect.uri).kind == "dual"
+    uris = inner_uris(connect.uri, connect.resolved.connection) if dual else (connect.uri,)
     code = 0
-    for name, error in remove_groups(store, groups):
-        if error is not None:
-            note(f"error: {error}")
-            code = FAILED
-        else:
-            note(f"removed group {name!r}")
+    for uri in uris:
+        store = connect.store(uri)
+        for name, error in remove_groups(store, groups):
+            if error is not None:
+                note(f"error: {error}")
+                code = FAILED
+            else:
+                note(f"removed group {name!r} from {store.uri}")
     return code
 
 
@@ -336,4 +338,4 @@ def rename(
         image=image,
     )
     finish(second.run(propose_delete(store, [source], ALL_TOPICS)))
-    finish(_remove(store, [source]))
+    finish(_remove(connect, [source]))

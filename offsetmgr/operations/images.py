@@ -44,6 +44,8 @@ def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None
                     {c.partition: None if c.after is None else c.after.offset for c in changes},
                 )
 
+    if path.exists():
+        raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as stream:
@@ -55,8 +57,6 @@ def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None
             os.fsync(folder)
         finally:
             os.close(folder)
-    except FileExistsError as error:
-        raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image") from error
     except OSError as error:
         why = f"cannot be written: {error.strerror}; nothing was changed"
         raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
