@@ -36,6 +36,8 @@ _FIRST_BACKOFF: Final = 0.02
 _LONGEST_BACKOFF: Final = 0.5
 _OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
 """Protocol types of groups that commit offsets (simple consumers have none); Connect's workers, say, do not."""
+_TRANSACTION_PATIENCE: Final = 1.0
+"""Seconds; one group with a transaction that hangs must not hold up the others in its batch for long."""
 _FETCH_BATCH: Final = 25
 """Groups in one OffsetFetch: few enough that the broker answers some while we read others."""
 
@@ -121,8 +123,28 @@ class Client:
     async def fetch(
         self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
-        """Committed offsets of many groups, of the partitions named or (None) of all."""
+        """Committed offsets of many groups, of the partitions named or (None) of all.
 
+        Partitions of open transactions are asked for again for a moment, since most transactions are short.
+        """
+        found = await self._fetch(asked, deadline)
+        loop = asyncio.get_running_loop()
+        patience = min(deadline, loop.time() + _TRANSACTION_PATIENCE)
+        for pause in backoff():
+            unstable = {
+                group: asked[group]
+                for group, answer in found.items()
+                if isinstance(answer, FetchedGroup) and any(e.retriable for e in answer.errors.values())
+            }
+            if not unstable or loop.time() + pause >= patience:
+                break
+            await asyncio.sleep(pause)
+            found |= await self._fetch(unstable, deadline)
+        return found
+
+    async def _fetch(
+        self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    ) -> dict[str, FetchedGroup | OffsetMgrError]:
         async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
             batches = list(_batches(groups, _FETCH_BATCH))

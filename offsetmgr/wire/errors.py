@@ -24,6 +24,15 @@ from offsetmgr.errors import (
     UnsupportedOperation,
 )
 
+
+class UnstableOffset(ServerError):
+    """A transaction that has not ended yet is about to commit or abort this offset (UNSTABLE_OFFSET_COMMIT)."""
+
+    code = 88
+    name = "UNSTABLE_OFFSET_COMMIT"
+    retriable = True
+
+
 _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
     3: UnknownTopicOrPartition,
     7: TimedOut,
@@ -44,6 +53,7 @@ _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
     69: GroupNotFound,
     82: LockLost,
     86: GroupActive,
+    88: UnstableOffset,
 }
 
 _REASONS: Final[dict[int, tuple[str, str]]] = {
@@ -85,8 +95,8 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     113: ("STALE_MEMBER_EPOCH", "the coordinator accepts commits of the group's members only"),
 }
 
-RETRIABLE: Final = frozenset({5, 6, 7, 13, 14, 15, 16, 19, 20, 88})
-"""Codes after which the very same request may succeed a moment later."""
+RETRIABLE: Final = frozenset({7, 14, 15, 16})
+"""Codes of a commit after which the very same request may succeed a moment later."""
 
 NOT_A_MEMBER: Final = frozenset({22, 25, 27, 113})
 """What a coordinator answers to a commit by a client that is no member of a group with members."""

@@ -386,6 +386,25 @@ def test_offsets_of_an_open_transaction_make_partitions_unreadable_not_old(
         assert TopicPartition(topic, 0) not in scanned.offsets
 
 
+def test_offsets_of_a_transaction_that_ends_soon_are_waited_for(
+    store: KafkaStore, bootstrap: str, topic: str, unique: str
+) -> None:
+    store.commit(unique, at(topic, 10))
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": unique})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": unique})
+    producer.send_offsets_to_transaction([ck.TopicPartition(topic, 0, 70)], consumer.consumer_group_metadata(), 20)
+    ending = threading.Timer(0.2, producer.commit_transaction, [20])
+    ending.start()
+
+    found = offsets_of(store, unique)
+
+    ending.join()
+    consumer.close()
+    assert found == {0: 70, 1: 10, 2: 10, 3: 10}
+
+
 def test_a_group_is_deleted_whole(store: KafkaStore, cluster: KafkaCluster, topic: str, unique: str) -> None:
     store.commit(unique, at(topic, 10))
 
