@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.cli.scenario import parse_datetime, parse_duration
 from offsetmgr.errors import Conflict, GroupNotFound, MalformedData, RewindRefused, UnknownTopicOrPartition, UsageError
+from offsetmgr.formats.images import IMAGES_SCHEMA
 from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations import proposal as proposals
 from offsetmgr.operations.carryout import carry_out
@@ -316,6 +318,11 @@ def test_damaged_before_images_are_an_error_before_anything_is_proposed(store: S
 def test_other_files_hold_no_before_images(store: SnapshotStore, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,t,0,1\n")
     assert [holds_images(tmp_path / name) for name in ("x.csv", "store.avro", "none")] == [False, False, False]
+
+
+def test_the_schema_of_before_images_is_published() -> None:
+    published = Path(__file__).parents[2] / "schemas" / "before-images.avsc"
+    assert json.loads(published.read_text()) == IMAGES_SCHEMA
 
 
 def test_names_of_before_images_sort_by_time(tmp_path: Path) -> None:
