@@ -177,9 +177,8 @@ def apply_command(connect: Connect, plan_path: PlanPath, yes: Yes = False, wait_
     view.show_report(report, "written")
     _say_next(report, f"next: offsetmgr migrate verify {plan_path}")
     if plan.summary.refused or plan.summary.failed_groups:
-        note(
-            f"{plan.summary.refused} partitions and {plan.summary.failed_groups} groups were refused by the plan itself"
-        )
+        partitions = view.counted(plan.summary.refused, "partition")
+        note(f"the plan itself refused {partitions} and {view.counted(plan.summary.failed_groups, 'group')}")
     if not report.ok or plan.summary.failed_groups:
         raise typer.Exit(1)
 

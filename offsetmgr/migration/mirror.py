@@ -239,7 +239,8 @@ class Mirror:
             values = {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
             outcomes = mirrored.held.commit(values)
         except LockLost as error:
-            return self._lose(mirrored, error)
+            # Why it was lost is told by the hold: a consumer that wants the group, or a mirror that took over.
+            return self._lose(mirrored, mirrored.held.lost or error)
         except OffsetMgrError as error:
             mirrored.state, mirrored.detail = MirrorState.FAILING, str(error)
             return False

@@ -195,7 +195,7 @@ class Bench:
             "export from ZooKeeper", 12,
             Side("ExportZkOffsets", lambda: self.export_zk(self.fresh(".zk"))),
             Side("offsets export", lambda: ours(
-                "offsets", "export", "--store", self.zk, "--all-groups", "--to", f"file:{self.fresh('.zk')}"
+                "offsets", "export", "--store", self.zk, "--all-groups", str(self.fresh(".zk"))
             )),
         )  # fmt: skip
 
@@ -215,7 +215,7 @@ class Bench:
 
         def mine() -> None:
             ours(
-                "offsets", "import", f"file:{moved}", "--store", self.zk, "--all-groups", "--execute", "--yes",
+                "offsets", "import", str(moved), "--store", self.zk, "--execute", "--yes",
                 "--before-image", str(self.fresh(".avro")),
             )  # fmt: skip
 

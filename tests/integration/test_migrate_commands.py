@@ -1,0 +1,419 @@
+"""``offsetmgr migrate`` as processes, against real ZooKeeper and real Kafka: what an operator meets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.uri import open_store
+
+pytestmark = pytest.mark.servers
+
+OFFSETMGR = [sys.executable, "-m", "offsetmgr"]
+LOG_END = 100
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)  # between looks, never instead of one
+
+
+@dataclass
+class World:
+    """ZooKeeper and Kafka with one topic of four partitions, each with offsets 0 to 100; commands run in ``folder``."""
+
+    zk_uri: str
+    kafka_uri: str
+    zk: OffsetStore
+    kafka: OffsetStore
+    topic: str
+    folder: Path
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
+        return subprocess.Popen(
+            [*OFFSETMGR, *arguments],
+            cwd=self.folder,
+            env={**environ, "XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=90)
+        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(arguments, code, out, err)
+
+    def plan(
+        self, *arguments: str, code: int = 0, name: str = "plan.json", to: str | None = None
+    ) -> list[dict[str, Any]]:
+        done = self.run(
+            "migrate", "plan", "--from", self.zk_uri, "--to", to or self.kafka_uri, *arguments,
+            "-o", name, "--format", "json",
+        )  # fmt: skip
+        rows = json.loads(done.stdout)
+        assert isinstance(rows, list)
+        return rows
+
+    def commit(self, store: OffsetStore, group: str, *offsets: int | None) -> None:
+        values = {TopicPartition(self.topic, p): OffsetAndMetadata(o) for p, o in enumerate(offsets) if o is not None}
+        store.commit(group, values, allow_rewind=True)
+
+    def held(self, store: OffsetStore, group: str) -> dict[int, int]:
+        return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
+
+
+def fill(bootstrap: str, topic: str, partitions: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for partition in range(partitions):
+        for _ in range(LOG_END):
+            producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def world(
+    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> Iterator[World]:
+    topic = make_topic(unique, 4)
+    fill(kafka.bootstrap, topic, 4)
+    uris = f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"
+    with open_store(uris[0]) as zk, open_store(uris[1]) as store:
+        yield World(*uris, zk, store, topic, tmp_path)
+
+
+def actions(rows: list[dict[str, Any]]) -> dict[int, str]:
+    return {row["partition"]: row["action"] for row in rows}
+
+
+def test_the_whole_way_and_back(world: World, unique: str) -> None:
+    world.commit(world.zk, unique, 10, 20, 30, 40)
+    world.commit(world.kafka, unique, 5)
+    assert actions(world.plan("--group", unique)) == {0: "copy", 1: "copy", 2: "copy", 3: "copy"}
+    assert world.held(world.kafka, unique) == {0: 5}
+    status = json.loads(world.run("migrate", "status", "plan.json", "--format", "json").stdout)[0]
+    assert (status["phase"], status["writes_planned"]) == ("planned", 4)
+
+    refused = world.run("migrate", "apply", "plan.json", code=2)
+    assert "add --yes" in refused.stderr
+    assert world.held(world.kafka, unique) == {0: 5}
+
+    world.run("migrate", "apply", "plan.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
+    verified = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json").stdout)
+    assert [(row["status"], row["evidence"]) for row in verified] == [("equal", "seen")] * 4
+
+    world.run("migrate", "rollback", "plan.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 5}
+    assert world.held(world.zk, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
+    assert "was rolled back" in world.run("migrate", "apply", "plan.json", "--yes", code=1).stderr
+
+
+def test_a_plan_says_when_the_copied_offsets_would_expire(world: World, unique: str) -> None:
+    world.commit(world.zk, unique, 10)
+    done = world.run(
+        "migrate", "plan", "--from", world.zk_uri, "--to", world.kafka_uri, "--group", unique, "-o", "p.json"
+    )
+    header = json.loads((world.folder / "p.json").read_text())["header"]
+    assert header["expires_at"] - header["created_at"] == 7 * 24 * 3600 * 1000
+    assert "expire about" in done.stderr
+
+
+def test_what_is_ahead_stays_and_a_rewind_needs_its_flag(world: World, unique: str) -> None:
+    world.commit(world.zk, unique, 10, 20)
+    world.commit(world.kafka, unique, 50, 20)
+    assert actions(world.plan("--group", unique)) == {0: "keep-newer", 1: "skip-equal"}
+    world.run("migrate", "apply", "plan.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 50, 1: 20}
+    refused = world.plan("--group", unique, "--if-ahead", "refuse", name="refuse.json")
+    assert actions(refused) == {0: "refuse-rewind", 1: "skip-equal"}
+    rewind = world.plan("--group", unique, "--allow-rewind", name="rewind.json")
+    assert actions(rewind) == {0: "rewind", 1: "skip-equal"}
+    world.run("migrate", "apply", "rewind.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 10, 1: 20}
+    world.run("migrate", "rollback", "rewind.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 50, 1: 20}
+
+
+def test_topics_and_ranges_are_checked_and_the_rest_goes_on(world: World, unique: str) -> None:
+    world.commit(world.zk, unique, 10, 101)
+    world.zk.commit(
+        unique,
+        {
+            TopicPartition(world.topic, 9): OffsetAndMetadata(1),
+            TopicPartition(f"{unique}-gone", 0): OffsetAndMetadata(1),
+        },
+    )
+    rows = {(row["topic"], row["partition"]): row for row in world.plan("--group", unique)}
+    assert rows[world.topic, 0]["action"] == "copy"
+    assert rows[world.topic, 1]["action"] == "refuse-out-of-range"
+    assert rows[world.topic, 1]["note"] == "log holds 0 to 100; clamping would give 100 (the log end)"
+    assert rows[world.topic, 9]["action"] == "refuse-partition-missing"
+    assert rows[f"{unique}-gone", 0]["action"] == "refuse-topic-missing"
+    done = world.run("migrate", "apply", "plan.json", "--yes")
+    assert "the plan itself refused 3 partitions" in done.stderr
+    assert world.held(world.kafka, unique) == {0: 10}
+    found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
+    assert sorted(row["status"] for row in found) == ["equal", "refused", "refused", "refused"]
+    clamped = world.plan("--group", unique, "--clamp", "--topic", f"{world.topic}:1", name="clamped.json")
+    assert [(row["partition"], row["action"], row["after"]) for row in clamped] == [(1, "copy", 100)]
+
+
+def test_an_unreadable_offset_never_becomes_a_write(world: World, zookeeper: ZooKeeperServer, unique: str) -> None:
+    from kazoo.client import KazooClient
+
+    world.commit(world.zk, unique, 10, 20)
+    client = KazooClient(zookeeper.connect)
+    client.start(10)
+    client.set(f"/kafka/consumers/{unique}/offsets/{world.topic}/1", b"junk")
+    client.stop()
+    client.close()
+    assert actions(world.plan("--group", unique)) == {0: "copy", 1: "refuse-unreadable"}
+    world.run("migrate", "apply", "plan.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 10}
+    found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
+    assert {row["partition"]: row["status"] for row in found} == {0: "equal", 1: "unreadable"}
+
+
+def test_groups_are_renamed_and_chosen_by_pattern(world: World, unique: str) -> None:
+    for n in range(3):
+        world.commit(world.zk, f"{unique}-{n}", n + 1)
+    world.plan("--group", f"{unique}-[01]", "--rename", f"{unique}-0={unique}-new")
+    world.run("migrate", "apply", "plan.json", "--yes")
+    assert world.held(world.kafka, f"{unique}-new") == {0: 1}
+    assert world.held(world.kafka, f"{unique}-1") == {0: 2}
+    assert world.held(world.kafka, f"{unique}-0") == world.held(world.kafka, f"{unique}-2") == {}
+    world.run("migrate", "verify", "plan.json")
+
+
+def test_a_plan_for_another_cluster_is_refused(world: World, kraft: KraftBroker, unique: str) -> None:
+    world.commit(world.zk, unique, 10)
+    world.plan("--group", unique)
+    text = (world.folder / "plan.json").read_text()
+    port = kraft.bootstrap.rpartition(":")[2]
+    ours = world.kafka_uri.rpartition(":")[2]
+    edited = text.replace(f"127.0.0.1:{ours}", f"127.0.0.1:{port}")
+    (world.folder / "edited.json").write_text(edited)
+    assert "hash does not match" in world.run("migrate", "apply", "edited.json", "--yes", code=1).stderr
+    # The same plan, honestly hashed, but the address leads to another cluster now.
+    (world.folder / "moved.json").write_text(_rehashed(edited))
+    said = world.run("migrate", "apply", "moved.json", "--yes", code=1).stderr
+    assert "the plan was made for kafka" in said
+
+
+def _rehashed(text: str) -> str:
+    import hashlib
+
+    body, mark, _ = text.rpartition(', "sha256": "')
+    return body + mark + hashlib.sha256(body.encode()).hexdigest() + '"}\n'
+
+
+def test_zookeeper_of_one_cluster_to_a_kraft_cluster_without_a_single_offset_yet(
+    world: World, tmp_path: Path, make_topic: Callable[..., str], unique: str
+) -> None:
+    """The first commit on a cluster whose ``__consumer_offsets`` does not exist yet, and which has no ZooKeeper."""
+    with KraftBroker(tmp_path / "fresh") as fresh:
+        make_topic(world.topic, 4, bootstrap=fresh.bootstrap)
+        fill(fresh.bootstrap, world.topic, 4)
+        target = f"kafka://{fresh.bootstrap}"
+        world.commit(world.zk, unique, 10, 20, 30)
+        assert actions(world.plan("--group", unique, to=target)) == {0: "copy", 1: "copy", 2: "copy"}
+        world.run("migrate", "apply", "plan.json", "--yes")
+        world.run("migrate", "verify", "plan.json")
+        with open_store(target) as store:
+            assert world.held(store, unique) == {0: 10, 1: 20, 2: 30}
+
+
+@pytest.fixture
+def consumer(world: World, kafka: KafkaBroker, unique: str) -> Iterator[Consumer]:
+    """A member that has joined the group."""
+    member = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": unique,
+            "client.id": "night-shift",
+            "enable.auto.commit": False,
+        }
+    )
+    member.subscribe([world.topic])
+    wait_for(lambda: member.poll(0.1) is not None or bool(member.assignment()), "the consumer has joined")
+    yield member
+    member.close()
+
+
+def test_an_active_group_is_refused_with_its_members_and_the_others_are_done(
+    world: World, consumer: Consumer, unique: str
+) -> None:
+    world.commit(world.zk, unique, 10)
+    world.commit(world.zk, f"{unique}-idle", 11)
+    world.plan("--group", f"{unique}*")
+    done = world.run("migrate", "apply", "plan.json", "--yes", code=1)
+    assert f"{unique} is active: night-shift at" in done.stderr
+    assert world.held(world.kafka, unique) == {}
+    assert world.held(world.kafka, f"{unique}-idle") == {0: 11}
+
+
+def test_wait_empty_gives_up_as_told(world: World, consumer: Consumer, unique: str) -> None:
+    world.commit(world.zk, unique, 10)
+    world.plan("--group", unique)
+    began = time.monotonic()
+    world.run("migrate", "apply", "plan.json", "--yes", "--wait-empty", "2", code=1)
+    assert 2 <= time.monotonic() - began < 15
+    assert world.held(world.kafka, unique) == {}
+
+
+def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Consumer, unique: str) -> None:
+    world.commit(world.zk, unique, 10)
+    world.plan("--group", unique)
+    waiting = world.start("migrate", "apply", "plan.json", "--yes", "--wait-empty", "60")
+    journal = world.folder / "plan.journal"
+    wait_for(lambda: journal.exists() and b"GroupActive" in journal.read_bytes(), "apply was refused once")
+    consumer.close()
+    out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, out + err
+    assert world.held(world.kafka, unique) == {0: 10}
+
+
+def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(world: World, unique: str) -> None:
+    groups = 400
+    for n in range(groups):
+        world.commit(world.zk, f"{unique}-{n:03}", 1, 2, 3, 4)
+        world.commit(world.kafka, f"{unique}-{n:03}", 0)
+    world.plan("--group", f"{unique}-*")
+    journal = world.folder / "plan.journal"
+    running = world.start("migrate", "apply", "plan.json", "--yes")
+    wait_for(lambda: journal.exists() and b"apply-intent" in journal.read_bytes(), "apply has begun")
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert running.returncode in (0, 1), err
+    done = [n for n in range(groups) if world.held(world.kafka, f"{unique}-{n:03}") != {0: 0}]
+    assert all(world.held(world.kafka, f"{unique}-{n:03}") == {0: 1, 1: 2, 2: 3, 3: 4} for n in done)
+    world.run("migrate", "apply", "plan.json", "--yes")
+    world.run("migrate", "verify", "plan.json")
+
+
+def test_a_consumer_that_starts_during_edits_sees_before_or_after_and_runs_on(
+    world: World, kafka: KafkaBroker, unique: str
+) -> None:
+    """Edits of one group in a row while a consumer starts, again and again: whatever it reads is one whole edit."""
+    versions = [(10, 10, 10, 10), (20, 20, 20, 20)]
+    world.commit(world.kafka, unique, *versions[0])
+    seen: list[tuple[int, ...]] = []
+    ended = threading.Event()
+
+    def edit() -> None:
+        turn = 1
+        with open_store(world.kafka_uri) as store:
+            while not ended.is_set():
+                values = {
+                    TopicPartition(world.topic, p): OffsetAndMetadata(o) for p, o in enumerate(versions[turn % 2])
+                }
+                try:
+                    store.commit(unique, values, allow_rewind=True)
+                except Exception as error:  # the consumer holds the group: refused as a whole
+                    assert "member" in str(error), error
+                turn += 1
+
+    editing = threading.Thread(target=edit)
+    editing.start()
+    try:
+        for _ in range(5):
+            member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "enable.auto.commit": False})
+            member.subscribe([world.topic])
+            wait_for(lambda m=member: m.poll(0.05) is not None, "the consumer consumes", 60)  # type: ignore[misc]
+            seen.append(
+                tuple(p.offset for p in sorted(member.committed(member.assignment(), 10), key=lambda p: p.partition))
+            )
+            member.close()
+    finally:
+        ended.set()
+        editing.join(60)
+    assert len(seen) == 5
+    assert set(seen) <= set(versions)
+
+
+def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_images_kept(
+    world: World, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    world.commit(world.zk, unique, 10, 20)
+    world.plan("--group", unique)
+    assert "not applied to its end" in world.run("migrate", "finalize", "plan.json", code=1).stderr
+    world.run("migrate", "apply", "plan.json", "--yes")
+    with OldConsumer(
+        tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
+        auto_commit_interval_ms=200,
+    ) as old:  # fmt: skip
+        wait_for(lambda: len(old.messages()) > 350, "the old consumer has read its partitions")
+        wait_for(lambda: world.held(world.zk, unique).get(0) == LOG_END, "and committed to ZooKeeper")
+        refused = world.run("migrate", "finalize", "plan.json", "--window", "3", code=1)
+        assert "do not verify" in refused.stderr
+        assert "source-ahead" in refused.stderr
+    (world.folder / "plan.json").rename(world.folder / "old.json")
+    (world.folder / "plan.journal").unlink()
+    world.plan("--group", unique)
+    world.run("migrate", "apply", "plan.json", "--yes")
+    source = world.held(world.zk, unique)
+    done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes")
+    assert "no old consumer is registered" in done.stderr
+    assert world.held(world.zk, unique) == {}
+    journal = [json.loads(line) for line in (world.folder / "plan.journal").read_text().splitlines()]
+    removed = next(record for record in journal if record["kind"] == "delete-intent")
+    kept = {s["p"]: s["target"] if isinstance(s["target"], int) else s["target"]["offset"]
+            for s in removed["topics"][world.topic]}  # fmt: skip
+    assert kept == source
+
+    assert "would rewind" in world.run("migrate", "rollback", "plan.json", "--yes", code=1).stderr
+    world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")
+    world.run("migrate", "apply", "back.json", "--yes")
+    assert world.held(world.zk, unique) == source
+
+
+def test_finalize_names_a_member_that_still_commits_to_zookeeper_alone(
+    world: World, kafka: KafkaBroker, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    world.commit(world.zk, unique, *[LOG_END] * 4)
+    world.plan("--group", unique)
+    world.run("migrate", "apply", "plan.json", "--yes")
+    with OldConsumer(
+        tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
+        auto_commit_interval_ms=200,
+    ) as old:  # fmt: skip
+        refused = world.run("migrate", "finalize", "plan.json", "--window", "2", code=1)
+        assert old.member_id in refused.stderr
+
+
+def test_a_snapshot_is_restored_like_any_other_source(world: World, unique: str) -> None:
+    world.commit(world.kafka, unique, 10, 20)
+    world.run("offsets", "export", "--store", world.kafka_uri, "--group", unique, "saved.avro")
+    world.commit(world.kafka, unique, 60, 15)
+    common = ["--from", "file:saved.avro", "--to", world.kafka_uri, "--group", unique, "--format", "json"]
+    rows = json.loads(world.run("migrate", "plan", *common, "-o", "p.json").stdout)
+    assert actions(rows) == {0: "refuse-rewind", 1: "copy"}
+    rows = json.loads(world.run("migrate", "plan", *common, "--allow-rewind", "-o", "q.json").stdout)
+    assert actions(rows) == {0: "rewind", 1: "copy"}
+    world.run("migrate", "apply", "q.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 10, 1: 20}
+    world.run("migrate", "verify", "q.json")
