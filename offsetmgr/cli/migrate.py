@@ -164,7 +164,6 @@ def apply_command(connect: Connect, plan_path: PlanPath, yes: Yes = False, wait_
     plan, state = _open_plan(plan_path)
     target = connect.store(plan.header.target.uri)
     check_endpoint("target", plan.header.target, target)
-    check_endpoint("source", plan.header.source, connect.store(plan.header.source.uri))
     view.show_plan_header(plan.header)
     view.show_plan_summary(plan.summary)
     view.show_attention(plan)
@@ -258,8 +257,7 @@ def _verifier(connect: Connect, plan: PlanFile) -> Any:
     from offsetmgr.migration.verify import Verifier
 
     source, target = plan.header.source.uri, plan.header.target.uri
-    cluster = cluster_for(connect, (target, source))
-    return Verifier(plan, connect.store(source), connect.store(target), cluster)
+    return Verifier(plan, connect.store(source), connect.store(target), lambda: cluster_for(connect, (target, source)))
 
 
 @app.command("rollback")

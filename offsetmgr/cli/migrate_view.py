@@ -120,6 +120,8 @@ def show_plan_summary(summary: PlanSummary) -> None:
 
 def show_attention(plan: PlanFile) -> None:
     """What a person must see before applying: refusals, rewinds, groups in error, active groups. At most `SHOWN`."""
+    if not (plan.summary.needs_attention or plan.header.options.clamp):
+        return
     lines = list(_first(_attention(plan), SHOWN + 1))
     for line in lines[:SHOWN]:
         note(line)

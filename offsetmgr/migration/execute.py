@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from offsetmgr.clock import Clock
 from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError
-from offsetmgr.migration.journal import Journal, Record
+from offsetmgr.migration.batches import batched
+from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Step
-from offsetmgr.migration.planner import batched
-from offsetmgr.migration.state import encode_partitions, encode_steps
+from offsetmgr.migration.planfile import encode_steps
+from offsetmgr.migration.state import encode_partitions
 from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Guard, OffsetStore, Verdict
 
@@ -173,7 +174,7 @@ class Executor:
             "kind": f"{self.name}-intent",
             "group": task.group,
             "target_group": task.target_group,
-            "topics": encode_steps(task.steps),
+            "topics": Json(encode_steps(task.steps, whole=False)),
         }
 
     def _outcome(self, outcome: GroupOutcome) -> Record:

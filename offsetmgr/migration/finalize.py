@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from offsetmgr.errors import GateRefused, JournalError
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.execute import Executor, Report, Task
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import Action, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.planner import BATCH_GROUPS, batched
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.migration.verify import Evidence, PartitionVerdict, Verifier
 from offsetmgr.stores.base import Guard, OffsetStore
@@ -62,7 +62,7 @@ def check_gates(verifier: Verifier, gate: MemberGate) -> tuple[int, tuple[GroupG
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed[:3])
         wrong = sum(n for status, n in verifier.summary.counts.items() if not status.ok)
         raise GateRefused("finalize", f"{wrong} of {total} partitions do not verify ({named})", "see: migrate verify")
-    gates = tuple(found for batch in batched(verifier.plan.groups(), BATCH_GROUPS) for found in gate(batch))
+    gates = tuple(found for batch in batched(verifier.plan.groups(), READ_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
         raise GateRefused(
@@ -115,7 +115,7 @@ def finalize(
 
 def _removals(plan: PlanFile, source: OffsetStore, state: MigrationState) -> Iterator[Task]:
     """Deletions of what the source holds now, for the partitions that the plan knows; each conditional on its value."""
-    for batch in batched(plan.groups(), BATCH_GROUPS):
+    for batch in batched(plan.groups(), READ_GROUPS):
         left = [group for group in batch if group.group not in state.delete.settled]
         found = {offsets.group: offsets for offsets in source.scan(group.group for group in left)}
         for group in left:

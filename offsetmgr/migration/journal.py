@@ -17,6 +17,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,14 +33,26 @@ Record = dict[str, Any]
 undo-complete, finalized, delete-intent, delete-outcome."""
 
 
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A value of a record that is JSON text already."""
+
+    text: str
+
+
 def journal_path(plan: Path) -> Path:
     """The journal of a plan stands beside it: ``plan.json`` -> ``plan.journal``."""
     return plan.with_suffix(".journal") if plan.suffix == ".json" else plan.with_name(plan.name + ".journal")
 
 
 def _encode(number: int, now_ms: int, record: Record) -> bytes:
-    body = json.dumps({"n": number, "at": now_ms, **record}, ensure_ascii=False, separators=(",", ":")).encode()
-    return b'%s,"crc":"%08x"}\n' % (body[:-1], zlib.crc32(body[:-1]))
+    plain = {name: value for name, value in record.items() if not isinstance(value, Json)}
+    text = json.dumps({"n": number, "at": now_ms, **plain}, ensure_ascii=False, separators=(",", ":"))[:-1]
+    for name, value in record.items():
+        if isinstance(value, Json):
+            text += f',"{name}":{value.text}'
+    body = text.encode()
+    return b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
 def _decode(line: bytes) -> Record | None:

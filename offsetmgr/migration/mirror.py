@@ -15,8 +15,8 @@ from typing import Protocol
 
 from offsetmgr.clock import Clock
 from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError, RewindRefused
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.migration.planner import BATCH_GROUPS, batched
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import (
     Change,
@@ -147,7 +147,7 @@ class Mirror:
         try:
             names = self._discover() if changed is None else sorted(changed & self.groups.keys())
             pending: set[str] = set()
-            for batch in batched(names, BATCH_GROUPS):
+            for batch in batched(names, READ_GROUPS):
                 pending |= self._copy(batch)
         except OffsetMgrError as error:
             for mirrored in self.groups.values():

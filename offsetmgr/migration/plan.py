@@ -45,7 +45,10 @@ class Action(StrEnum):
 
     @property
     def refuses(self) -> bool:
-        return self.value.startswith("refuse-")
+        return self in _REFUSALS
+
+
+_REFUSALS = frozenset(action for action in Action if action.value.startswith("refuse-"))
 
 
 class Step(NamedTuple):
@@ -175,25 +178,25 @@ class LogMissing(StrEnum):
 
 def decide(
     tp: TopicPartition,
-    source: Committed | OffsetMgrError | None,
+    source: OffsetAndMetadata | OffsetMgrError | None,
     target: Offset | OffsetMgrError,
     log: LogRange | LogMissing | OffsetMgrError | None,
     options: PlanOptions,
 ) -> Step:
     """The step for one partition.
 
-    ``source`` None means that only the target has a commit; ``log`` None means that no cluster was there to check
-    against. An error on either side is a refusal, never a write.
+    ``source`` is what the target could hold of the source's commit; None means that only the target has one. ``log``
+    None means that no cluster was there to check against. An error on either side is a refusal, never a write.
     """
     held = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
-        wanted = source.value() if isinstance(source, Committed) else None
+        wanted = None if isinstance(source, OffsetMgrError) else source
         return Step(tp, Action.REFUSE_UNREADABLE, wanted, None, None, f"target: {target}")
     if isinstance(source, OffsetMgrError):
         return Step(tp, Action.REFUSE_UNREADABLE, None, held, None, f"source: {source}")
     if source is None:
         return Step(tp, Action.TARGET_ONLY, None, held, held)
-    wanted = source.value()
+    wanted = source
     if isinstance(log, OffsetMgrError):
         return Step(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
     if isinstance(log, LogMissing):
@@ -208,7 +211,7 @@ def decide(
             return Step(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, note)
         note = f"clamped from {wanted.offset} to {clamped} ({edge})"
         wanted = OffsetAndMetadata(clamped, wanted.metadata)
-    return _against_target(tp, source.value(), wanted, target, options, note)
+    return _against_target(tp, source, wanted, target, options, note)
 
 
 def _against_target(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from offsetmgr.clock import Clock
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
 from offsetmgr.migration.plan import (
     Endpoint,
     GroupPlan,
@@ -23,18 +23,6 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.model import ABSENT, Committed, GroupDescription, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, Guard, OffsetStore
-
-BATCH_GROUPS = 250
-"""Groups read from both sides before they are decided: the memory that planning takes."""
-
-_T = TypeVar("_T")
-
-
-def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    """Lists of at most ``size`` items, lazily."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 class OldMembers(Protocol):
@@ -134,15 +122,19 @@ class Planner:
         """Decides every step, group by group, lazily; ``progress`` is told how many groups were added."""
         existing = set(self.target.groups())
         log = LogKnowledge(self.cluster)
-        for batch in batched(groups, BATCH_GROUPS):
-            yield from self._plan_batch(batch, existing, log)
+        # The source is read first: what a dual-committing consumer writes in between is then seen in the target.
+        for batch, sources in one_ahead(self._read_source, batched(groups, READ_GROUPS)):
+            yield from self._plan_batch(batch, sources, existing, log)
             if progress:
                 progress(len(batch))
 
-    def _plan_batch(self, batch: list[str], existing: set[str], log: LogKnowledge) -> Iterator[GroupPlan]:
+    def _read_source(self, batch: list[str]) -> dict[str, GroupOffsets]:
+        return {found.group: found for found in self.source.scan(batch)}
+
+    def _plan_batch(
+        self, batch: list[str], sources: Mapping[str, GroupOffsets], existing: set[str], log: LogKnowledge
+    ) -> Iterator[GroupPlan]:
         names = {group: self.options.target_group(group) for group in batch}
-        # The source is read first: what a dual-committing consumer writes in between is then seen in the target.
-        sources = {found.group: found for found in self.source.scan(batch)}
         known = [name for name in names.values() if name in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
         described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
@@ -180,23 +172,21 @@ class Planner:
         return sorted(tp for tp in seen if self.options.wants(tp))
 
     def _step(self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge) -> Step:
-        there: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
+        found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
         here: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
-        known = None if there is None or isinstance(there, OffsetMgrError) else log.of(tp)
-        return self._carried(decide(tp, there, here, known, self.options))
+        if isinstance(found, Committed):
+            return decide(tp, self._carried(found), here, log.of(tp), self.options)
+        return decide(tp, found, here, None, self.options)
 
-    def _carried(self, step: Step) -> Step:
-        """The step with only what the target can hold: an offset that would come back different is not a plan."""
-        if step.after is None or not step.action.writes:
-            return step
+    def _carried(self, found: Committed) -> OffsetAndMetadata:
+        """What the target can hold of a commit: an offset that would come back different is not a plan."""
         can = self.target.capabilities
-        after = OffsetAndMetadata(
-            step.after.offset,
-            step.after.metadata if can.metadata else "",
-            step.after.leader_epoch if can.leader_epoch else None,
-            step.after.commit_timestamp if can.commit_timestamp else None,
+        return OffsetAndMetadata(
+            found.offset,
+            found.metadata if can.metadata else "",
+            found.leader_epoch if can.leader_epoch else None,
+            found.commit_timestamp if can.commit_timestamp else None,
         )
-        return step._replace(after=after)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:
         if not self._to_kafka:

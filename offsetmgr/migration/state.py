@@ -14,16 +14,8 @@ from typing import Any
 from offsetmgr.errors import JournalError
 from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
 from offsetmgr.migration.plan import Step
-from offsetmgr.migration.planfile import decode_step, encode_step
+from offsetmgr.migration.planfile import decode_step
 from offsetmgr.model import TopicPartition
-
-
-def encode_steps(steps: Iterable[Step]) -> dict[str, list[dict[str, Any]]]:
-    """Steps as an intent carries them: by topic, each with the before-image (``target``) and the value to write."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for step in steps:
-        topics.setdefault(step.tp.topic, []).append(encode_step(step._replace(source=None, note="")))
-    return topics
 
 
 def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[Step]:

@@ -7,15 +7,17 @@ The source is read before the target, so that a consumer that commits to both, K
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
 from offsetmgr.migration.plan import Action, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.planner import BATCH_GROUPS, LogKnowledge, batched
+from offsetmgr.migration.planner import LogKnowledge
 from offsetmgr.model import Committed, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
@@ -55,14 +57,15 @@ class Status(StrEnum):
         return self in (Status.EQUAL, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionVerdict:
-    """The verdict on one partition, with the offsets behind it (None: no commit, or not known)."""
+class PartitionVerdict(NamedTuple):
+    """The verdict on one partition, with the offsets behind it (None: no commit, or not known).
+
+    ``tp`` is None where the verdict is on the whole group.
+    """
 
     group: str
     target_group: str
     tp: TopicPartition | None
-    """None where the verdict is on the whole group."""
     status: Status
     evidence: Evidence
     expected: int | None = None
@@ -89,13 +92,17 @@ class VerifySummary:
 
 @dataclass(slots=True)
 class Verifier:
-    """Compares a plan with what its two stores hold now. Reads only."""
+    """Compares a plan with what its two stores hold now. Reads only.
+
+    ``open_cluster`` gives the Kafka cluster whose log ends bound progress; it is asked only where something moved.
+    """
 
     plan: PlanFile
     source: OffsetStore
     target: OffsetStore
-    cluster: Cluster | None = None
+    open_cluster: Callable[[], Cluster | None] = lambda: None
     summary: VerifySummary = field(default_factory=VerifySummary)
+    _log: LogKnowledge | None = None
 
     def verdicts(self) -> Iterator[PartitionVerdict]:
         """One verdict a partition, lazily; the summary is complete when the iterator ends.
@@ -104,23 +111,26 @@ class Verifier:
         """
         check_endpoint("source", self.plan.header.source, self.source)
         check_endpoint("target", self.plan.header.target, self.target)
-        log = LogKnowledge(self.cluster)
         planned: set[str] = set()
         existing = set(self.target.groups())
-        for batch in batched(self.plan.groups(), BATCH_GROUPS):
+        for batch, sources in one_ahead(self._read_source, batched(self.plan.groups(), READ_GROUPS)):
             planned.update(group.group for group in batch)
-            yield from self._batch(batch, existing, log)
+            yield from self._batch(batch, sources, existing)
         options = self.plan.header.options
         late = (g for g in self.source.groups() if g not in planned and options.wants_group(g))
-        for names in batched(late, BATCH_GROUPS):
+        for names in batched(late, READ_GROUPS):
             plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
-            yield from self._batch(plans, existing, log)
+            yield from self._batch(plans, self._read_source(plans), existing)
 
-    def _batch(self, batch: list[GroupPlan], existing: set[str], log: LogKnowledge) -> Iterator[PartitionVerdict]:
-        sources = {found.group: found for found in self.source.scan(group.group for group in batch)}
+    def _read_source(self, batch: list[GroupPlan]) -> dict[str, GroupOffsets]:
+        return {found.group: found for found in self.source.scan(group.group for group in batch)}
+
+    def _batch(
+        self, batch: list[GroupPlan], sources: Mapping[str, GroupOffsets], existing: set[str]
+    ) -> Iterator[PartitionVerdict]:
         known = [group.target_group for group in batch if group.target_group in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
-        self._learn(log, batch, targets)
+        log = self._learn(batch, targets)
         for group in batch:
             self.summary.groups += 1
             target = targets.get(group.target_group, GroupOffsets(group.target_group, {}))
@@ -128,7 +138,7 @@ class Verifier:
                 self.summary.add(verdict)
                 yield verdict
 
-    def _learn(self, log: LogKnowledge, batch: list[GroupPlan], targets: Mapping[str, GroupOffsets]) -> None:
+    def _learn(self, batch: list[GroupPlan], targets: Mapping[str, GroupOffsets]) -> LogKnowledge:
         """Log ends are asked only for partitions that moved: an equal one needs none. The ends are read after the
         offsets, so a commit is never taken to be beyond an end that was read before it."""
         moved: set[TopicPartition] = set()
@@ -138,7 +148,11 @@ class Verifier:
                 continue
             expected = {step.tp: step.after.offset for step in group.steps if step.after is not None}
             moved.update(tp for tp, found in target.offsets.items() if expected.get(tp) != found.offset)
+        if moved and self._log is None:
+            self._log = LogKnowledge(self.open_cluster())
+        log = self._log or LogKnowledge(None)
         log.learn(moved)
+        return log
 
     def _group(
         self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge
@@ -158,15 +172,32 @@ class Verifier:
                 detail=f"could not be planned: {plan.error}",
             )
         steps = {step.tp: step for step in plan.steps}
+        readable = not source.errors and not target.errors
         for tp in self._union(steps, source, target):
-            yield self._partition(plan, tp, steps.get(tp), source, target, log)
+            step, there, here = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
+            if readable and step and _untouched(step, there, here):
+                offset = here.offset if here else None
+                yield PartitionVerdict(
+                    plan.group,
+                    plan.target_group,
+                    tp,
+                    Status.EQUAL,
+                    Evidence.SEEN,
+                    offset,
+                    there.offset if there else None,
+                    offset,
+                )
+            else:
+                yield self._partition(plan, tp, step, source, target, log)
 
     def _union(
         self, steps: Iterable[TopicPartition], source: GroupOffsets, target: GroupOffsets
     ) -> list[TopicPartition]:
-        wants = self.plan.header.options.wants
+        options = self.plan.header.options
         found = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        return sorted({*steps, *(tp for tp in found if wants(tp))})
+        if options.topics:
+            found = {tp for tp in found if options.wants(tp)}
+        return sorted(found.union(steps))
 
     def _partition(
         self,
@@ -196,6 +227,19 @@ class Verifier:
             log.end(tp),
             detail,
         )
+
+
+def _untouched(step: Step, there: Committed | None, here: Committed | None) -> bool:
+    """Whether both sides hold just what the plan left them with: by far the most frequent case, judged at once."""
+    return (
+        here is not None
+        and there is not None
+        and step.after is not None
+        and step.source is not None
+        and here.offset == step.after.offset
+        and there.offset == step.source.offset
+        and not step.action.refuses
+    )
 
 
 _Judgement = tuple[Status, Evidence, str]

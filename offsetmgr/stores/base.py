@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure
 from offsetmgr.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -62,8 +62,7 @@ class Guard(Enum):
     commits a lock would break."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One partition's part of an edit.
 
     ``after`` None deletes the commit.  ``expected`` None means: whatever is there (the store reads it itself, and
@@ -94,8 +93,7 @@ class Verdict(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeOutcome:
+class ChangeOutcome(NamedTuple):
     """What became of one partition's change: the before-image, and the error where it failed.
 
     ``before`` is what the store held when the write was decided; None where that could not be read.

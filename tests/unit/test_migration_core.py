@@ -89,23 +89,23 @@ def steps(plan: PlanFile) -> dict[TopicPartition, Action]:
 @pytest.mark.parametrize(
     ("source", "target", "log", "options", "action", "after"),
     [
-        (Committed(42), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 42),
-        (Committed(42), Committed(40), LogRange(0, 100), PlanOptions(), Action.COPY, 42),
-        (Committed(42), Committed(42), LogRange(0, 100), PlanOptions(), Action.SKIP_EQUAL, 42),
-        (Committed(42), Committed(43), LogRange(0, 100), PlanOptions(), Action.KEEP_NEWER, 43),
-        (Committed(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REFUSE), Action.REFUSE_REWIND, None),
-        (Committed(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REWIND), Action.REWIND, 42),
-        (Committed(0), ABSENT, LogRange(0, 0), PlanOptions(), Action.COPY, 0),
-        (Committed(100), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 100),
-        (Committed(101), ABSENT, LogRange(0, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
-        (Committed(4), ABSENT, LogRange(5, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
-        (Committed(4), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 5),
-        (Committed(101), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 100),
-        (Committed(101), Committed(100), LogRange(5, 100), PlanOptions(clamp=True), Action.SKIP_EQUAL, 100),
+        (OffsetAndMetadata(42), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 42),
+        (OffsetAndMetadata(42), Committed(40), LogRange(0, 100), PlanOptions(), Action.COPY, 42),
+        (OffsetAndMetadata(42), Committed(42), LogRange(0, 100), PlanOptions(), Action.SKIP_EQUAL, 42),
+        (OffsetAndMetadata(42), Committed(43), LogRange(0, 100), PlanOptions(), Action.KEEP_NEWER, 43),
+        (OffsetAndMetadata(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REFUSE), Action.REFUSE_REWIND, None),
+        (OffsetAndMetadata(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REWIND), Action.REWIND, 42),
+        (OffsetAndMetadata(0), ABSENT, LogRange(0, 0), PlanOptions(), Action.COPY, 0),
+        (OffsetAndMetadata(100), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 100),
+        (OffsetAndMetadata(101), ABSENT, LogRange(0, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
+        (OffsetAndMetadata(4), ABSENT, LogRange(5, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
+        (OffsetAndMetadata(4), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 5),
+        (OffsetAndMetadata(101), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 100),
+        (OffsetAndMetadata(101), Committed(100), LogRange(5, 100), PlanOptions(clamp=True), Action.SKIP_EQUAL, 100),
         (None, Committed(7), None, PlanOptions(), Action.TARGET_ONLY, 7),
         (Unreadable("node", "junk"), ABSENT, None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
-        (Committed(1), Unreadable("group", "no answer"), None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
-        (Committed(1), ABSENT, Unreadable("log", "no answer"), PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (OffsetAndMetadata(1), Unreadable("group", "no answer"), None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (OffsetAndMetadata(1), ABSENT, Unreadable("log", "no answer"), PlanOptions(), Action.REFUSE_UNREADABLE, None),
     ],
 )
 def test_each_step_is_decided_by_both_sides_and_the_log(source, target, log, options, action, after):
@@ -114,7 +114,7 @@ def test_each_step_is_decided_by_both_sides_and_the_log(source, target, log, opt
 
 
 def test_an_offset_out_of_range_is_refused_with_what_clamping_would_give():
-    step = decide(ORDERS[0], Committed(4), ABSENT, LogRange(5, 100), PlanOptions())
+    step = decide(ORDERS[0], OffsetAndMetadata(4), ABSENT, LogRange(5, 100), PlanOptions())
     assert step.note == "log holds 5 to 100; clamping would give 5 (the log start)"
 
 
@@ -128,7 +128,7 @@ def test_an_offset_out_of_range_is_refused_with_what_clamping_would_give():
 )
 def test_nothing_moves_backwards_or_out_of_the_log_unless_the_caller_said_so(source, target, start, size, clamp, mode):
     log = LogRange(start, start + size)
-    there = None if source is None else Committed(source)
+    there = None if source is None else OffsetAndMetadata(source)
     here = ABSENT if target is None else Committed(target)
     step = decide(ORDERS[0], there, here, log, PlanOptions(mode, clamp))
     if step.action.writes:
@@ -338,7 +338,7 @@ def test_verify_judges_a_fresh_read_of_both_sides(migration, source, target, sta
     migration.target.data["g"].clear()
     commit(migration.source, "g", *source)
     commit(migration.target, "g", *target)
-    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, OneLog(LogRange(0, 100)))
+    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, lambda: OneLog(LogRange(0, 100)))
     verdicts = {v.tp: v for v in verifier.verdicts()}
     judged = verdicts[ORDERS[1]] if len(source) + len(target) == 3 else verdicts[ORDERS[0]]
     assert judged.status is status
