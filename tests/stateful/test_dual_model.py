@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -250,4 +251,6 @@ class DualModel(RuleBasedStateMachine):
 
 
 TestDualModel = DualModel.TestCase
-TestDualModel.settings = settings(max_examples=500, stateful_step_count=40, deadline=None)
+TestDualModel.settings = settings(
+    max_examples=5000 if os.environ.get("OFFSETMGR_SOAK") else 500, stateful_step_count=40, deadline=None
+)

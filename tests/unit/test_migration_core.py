@@ -284,6 +284,16 @@ def test_rollback_refuses_what_was_used_since_unless_forced(migration):
     assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
 
 
+def test_what_somebody_else_wrote_is_not_rolled_back_even_where_it_is_what_we_would_have_written(migration):
+    commit(migration.source, "g", 10, 20)
+    migration.plan()
+    commit(migration.target, "g", 10)
+    report = migration.apply()
+    assert (report.written, report.left) == (1, 1)
+    assert migration.rollback().ok
+    assert migration.held() == {"g": {ORDERS[0]: 10}}
+
+
 def test_a_plan_that_was_rolled_back_is_not_applied_again(migration):
     commit(migration.source, "g", 10)
     migration.plan()

@@ -1,0 +1,163 @@
+"""The migration against a plain-dict oracle: plan, apply, crash, resume, roll back, while others write both stores."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.migration import execute
+from offsetmgr.migration.apply import apply
+from offsetmgr.migration.execute import Executor, Report
+from offsetmgr.migration.journal import Journal, Record, journal_path
+from offsetmgr.migration.plan import IfAhead, PlanOptions
+from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.rollback import rollback
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.testing.memory import MemoryStore
+
+GROUPS = ("g0", "g1", "g2")
+PARTITIONS = tuple(TopicPartition("t", p) for p in range(3))
+KEYS = tuple((group, tp) for group in GROUPS for tp in PARTITIONS)
+OFFSETS = st.integers(0, 20)
+Held = dict[tuple[str, TopicPartition], int]
+
+
+class Killed(BaseException):
+    """Stands for a kill at a journal step."""
+
+
+class DyingJournal(Journal):
+    """Dies at its ``left``-th append, before it or after its fsync."""
+
+    left: int | None = None
+    after = False
+
+    def append(self, records):
+        records: list[Record] = list(records)
+        if records and self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                if self.after:
+                    super().append(records)
+                raise Killed
+        super().append(records)
+
+
+def held(store: MemoryStore) -> Held:
+    return {(group, tp): c.offset for group, found in store.data.items() for tp, c in found.items()}
+
+
+class MigrationModel(RuleBasedStateMachine):
+    """``before`` is what the target held when the plan was made; ``touched`` are the partitions that others changed
+    in the target since."""
+
+    @initialize()
+    def start(self) -> None:
+        execute.BATCH_GROUPS = 1
+        self.folder = tempfile.TemporaryDirectory()
+        self.source, self.target = MemoryStore("source"), MemoryStore("target")
+        self.plan: PlanFile | None = None
+        self.before: Held = {}
+        self.touched: set[tuple[str, TopicPartition]] = set()
+        self.oracle_source: Held = {}
+        self.number = 0
+        self.rolled_back = False
+
+    def teardown(self) -> None:
+        execute.BATCH_GROUPS = 100
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+    @rule(key=st.sampled_from(KEYS), offset=OFFSETS)
+    def somebody_commits_to_the_source(self, key, offset):
+        self._write(self.source, key, offset)
+        self.oracle_source[key] = offset
+
+    @rule(key=st.sampled_from(KEYS), offset=OFFSETS)
+    def somebody_commits_to_the_target(self, key, offset):
+        self._write(self.target, key, offset)
+        self.touched.add(key)
+
+    def _write(self, store: MemoryStore, key: tuple[str, TopicPartition], offset: int) -> None:
+        store.data.setdefault(key[0], {})[key[1]] = Committed(offset)
+
+    @rule(mode=st.sampled_from(IfAhead))
+    def plan_again(self, mode):
+        self.number += 1
+        path = Path(self.folder.name) / f"{self.number}.json"
+        planner = Planner(self.source, self.target, PlanOptions(mode), SystemClock())
+        write_plan(path, planner.header(), planner.plan(planner.selected_groups()))
+        self.plan, self.before, self.touched = PlanFile(path), held(self.target), set()
+        self.rolled_back = False
+
+    @precondition(lambda self: self.plan is not None and not self.rolled_back)
+    @rule(kill=st.none() | st.integers(0, 8), after=st.booleans())
+    def apply_it(self, kill, after):
+        now = held(self.target)
+        report = self._run("apply", kill, after)
+        steps = {(g.group, s.tp): s for g in self.plan.groups() for s in g.writes()}
+        found = held(self.target)
+        for key in KEYS:
+            step = steps.get(key)
+            if found.get(key) != now.get(key):
+                assert step is not None, f"{key} was not to be written"
+                assert found[key] == step.after.offset
+                assert now.get(key) == (step.target.offset if step.target else None)
+                assert now.get(key, -1) < found[key] or step.action.value == "rewind"
+            elif report is not None and step is not None and now.get(key) != step.after.offset:
+                failed = report.failed.get(key[0])
+                beyond = now.get(key, -1) > step.after.offset
+                assert beyond or (failed is not None and key[1] in failed.failed) or key in self.touched
+        if report is not None and not self.touched:
+            assert report.ok
+
+    @precondition(lambda self: self.plan is not None)
+    @rule(kill=st.none() | st.integers(0, 8), after=st.booleans())
+    def roll_it_back(self, kill, after):
+        if not self._state().apply.intents:
+            return
+        now = held(self.target)
+        report = self._run("undo", kill, after)
+        self.rolled_back = True
+        found = held(self.target)
+        for key in KEYS:
+            if found.get(key) != now.get(key):
+                assert found.get(key) == self.before.get(key), f"{key} got something else than its before-image"
+            if report is not None and key not in self.touched:
+                assert found.get(key) == self.before.get(key), f"{key} was not restored"
+
+    def _state(self) -> MigrationState:
+        assert self.plan is not None
+        return MigrationState.read(journal_path(self.plan.path), self.plan.sha256)
+
+    def _run(self, command: str, kill: int | None, after: bool) -> Report | None:
+        """Runs a command; None where it was killed."""
+        assert self.plan is not None
+        state = self._state()
+        journal = DyingJournal(journal_path(self.plan.path), plan_sha256=self.plan.sha256, clock=SystemClock())
+        journal.left, journal.after = kill, after
+        try:
+            with journal:
+                executor = Executor(command, self.target, journal, SystemClock())
+                return apply(self.plan, state, executor) if command == "apply" else rollback(self.plan, state, executor)
+        except Killed:
+            return None
+
+    @invariant()
+    def the_source_is_untouched(self) -> None:
+        if hasattr(self, "source"):
+            assert held(self.source) == self.oracle_source
+
+
+TestMigrationModel = MigrationModel.TestCase
+TestMigrationModel.settings = settings(
+    max_examples=5000 if os.environ.get("OFFSETMGR_SOAK") else 300, stateful_step_count=30, deadline=None
+)
