@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from offsetmgr.errors import (
     Conflict,
@@ -125,9 +126,9 @@ class KafkaEdits:
     ) -> GroupEditResult:
         if not state.idle or state.members:
             raise group_active(edit.group, [str(member) for member in state.members])
-        decided, todo = decide(edit.changes, held)
-        if not todo:
-            return GroupEditResult(edit.group, decided, how="nothing had to be written")
+        decided = decide(edit.changes, held)
+        if not decided.todo:
+            return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
         at = Address.parse(state.coordinator)
         if edit.guard is Guard.COMPARE:
             again = (await self._client.fetch({edit.group: list(edit.changes)}, deadline))[edit.group]
@@ -135,7 +136,7 @@ class KafkaEdits:
                 raise again
             return await self._simple(edit, again, COMPARED, deadline, at)
         if state.state == "DEAD" and not held.offsets and not held.errors:
-            return await self._simple(edit, held, NEW_GROUP, deadline, at)
+            return await self._simple(edit, held, NEW_GROUP, deadline, at, decided)
         # Asking for all is the shorter question; for a few of many it would be the longer answer.
         asked = None if len(held.offsets) <= 2 * len(edit.changes) else list(edit.changes)
         async with locked(self._client, edit.group, deadline, at) as lock:
@@ -143,7 +144,13 @@ class KafkaEdits:
             return GroupEditResult(edit.group, await carry_out(edit.changes, held, lock.commit, lock.delete))
 
     async def _simple(
-        self, edit: GroupEdit, held: FetchedGroup, how: str, deadline: float, at: Address
+        self,
+        edit: GroupEdit,
+        held: FetchedGroup,
+        how: str,
+        deadline: float,
+        at: Address,
+        decided: Decided | None = None,
     ) -> GroupEditResult:
         """Without the lock. A group that has got members since we looked refuses the write itself."""
 
@@ -156,7 +163,7 @@ class KafkaEdits:
             return await delete(connection, edit.group, partitions, deadline)
 
         try:
-            outcomes = await carry_out(edit.changes, held, write, erase)
+            outcomes = await carry_out(edit.changes, held, write, erase, decided)
         except NotAMember:
             raise await self._active(edit.group, deadline) from None
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
@@ -168,15 +175,27 @@ class KafkaEdits:
         return group_active(group, [str(member) for member in members])
 
 
+class Decided(NamedTuple):
+    """The outcomes that need no write (unchanged, refused, unreadable), and the partitions left to write."""
+
+    outcomes: dict[TopicPartition, ChangeOutcome]
+    todo: list[TopicPartition]
+
+
 async def carry_out(
-    changes: Mapping[TopicPartition, Change], held: FetchedGroup, write: Write, erase: Erase
+    changes: Mapping[TopicPartition, Change],
+    held: FetchedGroup,
+    write: Write,
+    erase: Erase,
+    decided: Decided | None = None,
 ) -> dict[TopicPartition, ChangeOutcome]:
-    """Decides what is to be written over ``held``, writes it, and tells what became of each partition.
+    """Decides what is to be written over ``held`` (unless that is ``decided``), writes it, and tells what became of
+    each partition.
 
     A failure of the commit as a whole is each of its partitions' outcome, and then nothing is erased either; what was
     decided without writing stays decided.  Raises `LockLost` if it was lost before anything was written.
     """
-    outcomes, todo = decide(changes, held)
+    outcomes, todo = decided or decide(changes, held)
     commits: dict[TopicPartition, OffsetAndMetadata] = {}
     erasures: list[TopicPartition] = []
     for tp in todo:
@@ -198,21 +217,25 @@ async def carry_out(
     except OffsetMgrError as error:
         results |= {tp: error for tp in todo if tp not in results}
     for tp in todo:
-        failure = results.get(tp, ServerError(str(tp), "the broker did not answer for it"))
-        verdict = Verdict.WRITTEN if failure is None else Verdict.FAILED
-        outcomes[tp] = ChangeOutcome(verdict, _before(tp, held), failure)
+        before = held.offsets.get(tp, ABSENT)
+        if tp not in results:
+            silence = ServerError(str(tp), "the broker did not answer for it")
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, silence)
+        elif (failure := results[tp]) is None:
+            outcomes[tp] = ChangeOutcome(Verdict.WRITTEN, before)
+        else:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, failure)
     return {tp: outcomes[tp] for tp in changes}
 
 
-def decide(
-    changes: Mapping[TopicPartition, Change], held: FetchedGroup
-) -> tuple[dict[TopicPartition, ChangeOutcome], list[TopicPartition]]:
-    """The outcomes that need no write (unchanged, refused, unreadable), and the partitions left to write."""
+def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Decided:
+    """What each change comes to, over what the group holds."""
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     todo: list[TopicPartition] = []
+    errors, offsets = held.errors, held.offsets
     for tp, change in changes.items():
-        unreadable = held.errors.get(tp)
-        before = held.offsets.get(tp, ABSENT)
+        unreadable = errors.get(tp) if errors else None
+        before = offsets.get(tp, ABSENT)
         if unreadable is not None:
             outcomes[tp] = ChangeOutcome(Verdict.FAILED, None, unreadable)
         elif (refusal := _malformed(tp, change.after) or _conflict(tp, change, before)) is not None:
@@ -223,7 +246,7 @@ def decide(
             outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, rewind)
         else:
             todo.append(tp)
-    return outcomes, todo
+    return Decided(outcomes, todo)
 
 
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
@@ -233,13 +256,9 @@ def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
     )
 
 
-def _before(tp: TopicPartition, held: FetchedGroup) -> Offset:
-    return held.offsets.get(tp, ABSENT)
-
-
 def _conflict(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
     expected = change.expected
-    if expected is None or _offset_of(expected) == _offset_of(before):
+    if expected is None or expected is before or _offset_of(expected) == _offset_of(before):
         return None
     return Conflict(str(tp), f"expected {_said(expected)}, found {_said(before)}", actual=before)
 
@@ -256,21 +275,26 @@ def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrErro
 
 def _malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
     """What cannot even be said in a request."""
-    if not 0 <= tp.partition < 2**31 or not 0 < len(tp.topic.encode()) <= _LONGEST_STRING:
+    if not 0 <= tp.partition < 2**31 or not _is_string(tp.topic):
         return UnknownTopicOrPartition(str(tp)[:300], "there can be no such topic or partition")
     if after is None:
         return None
     if not 0 <= after.offset < 2**63:
         return UsageError(str(tp), f"{after.offset} is not an offset")
-    if len(after.metadata.encode()) > _LONGEST_STRING:
+    if after.metadata and len(after.metadata.encode()) > _LONGEST_STRING:
         return OffsetMetadataTooLarge(str(tp), f"metadata of {len(after.metadata)} characters")
     if after.leader_epoch is not None and not 0 <= after.leader_epoch < 2**31:
         return UsageError(str(tp), f"{after.leader_epoch} is not a leader epoch")
     return None
 
 
+@lru_cache(maxsize=4096)
+def _is_string(text: str) -> bool:
+    return 0 < len(text.encode()) <= _LONGEST_STRING
+
+
 def _bad_group(group: str) -> OffsetMgrError | None:
-    if 0 < len(group.encode()) <= _LONGEST_STRING:
+    if _is_string(group):
         return None
     return UsageError(f"group {group[:50]!r}", "is not a possible group id")
 
