@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,6 +103,12 @@ def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, s
         store=store,
         bootstrap_server=bootstrap,
     )
+
+
+def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
+    """The same settings with the credentials of this ``.properties`` file alone. Raises `ConfigError`."""
+    properties = translate(load_properties(Path(path)), path)
+    return replace(connection, kafka=properties.kafka, zookeeper_auth=properties.zookeeper_auth)
 
 
 def _store_of(layer: Settings) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
+from offsetmgr.cli.sides import FromConfig, Sides, ToConfig
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
 from offsetmgr.errors import UsageError
@@ -29,15 +30,10 @@ from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.plan import IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
-from offsetmgr.migration.planner import OldMembers, Planner
+from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.state import MigrationState
 
 if TYPE_CHECKING:
-    from offsetmgr.cluster.base import Cluster
-    from offsetmgr.migration.evidence import Rules
-    from offsetmgr.migration.finalize import MemberGate
-    from offsetmgr.migration.mirror import Feed
-    from offsetmgr.migration.observing import Window
     from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
@@ -69,44 +65,6 @@ def _renames(pairs: list[str] | None) -> dict[str, str]:
     return renames
 
 
-def cluster_for(connect: Connect, uris: Iterable[str]) -> Cluster | None:
-    """The Kafka cluster whose logs the offsets point into: that of the first store that names brokers, else
-    --bootstrap-server; None where nobody names one."""
-    from offsetmgr.cluster.kafka import KafkaCluster
-    from offsetmgr.stores.uri import bootstrap_of
-
-    connection = connect.resolved.connection
-    found = next((b for uri in uris if (b := bootstrap_of(uri, connection))), connect.resolved.bootstrap_server)
-    return None if found is None else KafkaCluster(found, connection)
-
-
-@contextmanager
-def old_members(connect: Connect, uris: Iterable[str]) -> Iterator[OldMembers | None]:
-    """Asks ZooKeeper's registry for live old consumers, where one of the stores is (or contains) a ZooKeeper."""
-    from offsetmgr.stores.uri import zookeeper_of
-
-    connection = connect.resolved.connection
-    address = next((z for uri in uris if (z := zookeeper_of(uri, connection))), None)
-    if address is None:
-        yield None
-        return
-    from offsetmgr.zookeeper.registry import members_many
-    from offsetmgr.zookeeper.session import ZookeeperSession
-
-    with ZookeeperSession(address, connection) as session:
-
-        def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-            found = {}
-            for group in members_many(session, groups):
-                if group.error is not None:
-                    raise group.error
-                if group.members:
-                    found[group.group] = tuple(member.member_id for member in group.members)
-            return found
-
-        yield ask
-
-
 @app.command("plan")
 @connected
 def plan_command(
@@ -125,6 +83,8 @@ def plan_command(
     ] = None,
     allow_rewind: AllowRewind = False,
     format: Format = OutputFormat.TABLE,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
 ) -> None:
     """Decide what would be moved, write it down, touch nothing.
 
@@ -136,9 +96,9 @@ def plan_command(
         raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
     default = IfAhead.REFUSE if from_.startswith("file:") else IfAhead.KEEP
     options = PlanOptions(rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename))
-    source, target = connect.store(from_), connect.store(to)
-    with old_members(connect, (from_, to)) as members:
-        planner = Planner(source, target, options, SystemClock(), cluster_for(connect, (to, from_)), members)
+    sides = Sides(connect, from_, to, from_command_config, to_command_config)
+    with sides.old_members() as members:
+        planner = Planner(sides.source, sides.target, options, SystemClock(), sides.cluster(), members)
         header = planner.header()
         names = planner.selected_groups()
         summary, digest = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
@@ -157,12 +117,18 @@ def plan_command(
 
 @app.command("apply")
 @connected
-def apply_command(connect: Connect, plan_path: PlanPath, yes: Yes = False, wait_empty: WaitEmpty = 0.0) -> None:
+def apply_command(
+    connect: Connect,
+    plan_path: PlanPath,
+    yes: Yes = False,
+    wait_empty: WaitEmpty = 0.0,
+    to_command_config: ToConfig = None,
+) -> None:
     """Write what the plan says; run again after an interruption, it goes on where it stopped."""
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = _open_plan(plan_path)
-    target = connect.store(plan.header.target.uri)
+    target = Sides.of_plan(connect, plan.header, None, to_command_config).target
     check_endpoint("target", plan.header.target, target)
     view.show_plan_header(plan.header)
     view.show_plan_summary(plan.summary)
@@ -230,12 +196,14 @@ def verify_command(
     plan_path: PlanPath,
     all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
     format: Format = OutputFormat.TABLE,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
 ) -> None:
     """Read both sides afresh and compare them with the plan; exit 1 on any difference."""
     from offsetmgr.migration.verify import Status
 
     plan, _ = _open_plan(plan_path)
-    verifier = _verifier(connect, plan)
+    verifier = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(plan)
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
     rows = (view.verdict_row(v) for v in checked if everything or v.status is not Status.EQUAL)
@@ -253,13 +221,6 @@ def _with_first(first: tuple[Any, ...] | None, rest: Iterator[tuple[Any, ...]]) 
         yield from rest
 
 
-def _verifier(connect: Connect, plan: PlanFile) -> Any:
-    from offsetmgr.migration.verify import Verifier
-
-    source, target = plan.header.source.uri, plan.header.target.uri
-    return Verifier(plan, connect.store(source), connect.store(target), lambda: cluster_for(connect, (target, source)))
-
-
 @app.command("rollback")
 @connected
 def rollback_command(
@@ -274,6 +235,8 @@ def rollback_command(
         typer.Option("--reverse-plan", metavar="FILE", help="After cut-over: plan the way back with today's offsets."),
     ] = None,
     wait_empty: WaitEmpty = 0.0,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
@@ -283,9 +246,9 @@ def rollback_command(
 
     plan, state = _open_plan(plan_path)
     if reverse_plan is not None:
-        _plan_back(connect, plan, reverse_plan)
+        _plan_back(Sides.reversed(connect, plan.header, from_command_config, to_command_config), plan, reverse_plan)
         return
-    target = connect.store(plan.header.target.uri)
+    target = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
@@ -300,20 +263,11 @@ def rollback_command(
         raise typer.Exit(1)
 
 
-def _plan_back(connect: Connect, plan: PlanFile, output: Path) -> None:
+def _plan_back(sides: Sides, plan: PlanFile, output: Path) -> None:
     from offsetmgr.migration.rollback import reverse_options
 
-    source_uri, target_uri = plan.header.target.uri, plan.header.source.uri
-    options = reverse_options(plan)
-    with old_members(connect, (source_uri, target_uri)) as members:
-        planner = Planner(
-            connect.store(source_uri),
-            connect.store(target_uri),
-            options,
-            SystemClock(),
-            cluster_for(connect, (source_uri, target_uri)),
-            members,
-        )
+    with sides.old_members() as members:
+        planner = Planner(sides.source, sides.target, reverse_options(plan), SystemClock(), sides.cluster(), members)
         header = planner.header()
         names = planner.selected_groups()
         summary, _ = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
@@ -339,6 +293,8 @@ def finalize_command(
         bool, typer.Option("--accept-idle", help="Let partitions without traffic pass where nothing can be lost.")
     ] = False,
     yes: Yes = False,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
 ) -> None:
     """End the dual phase: verify afresh, prove that nobody writes the source alone, and record it.
 
@@ -350,11 +306,12 @@ def finalize_command(
     from offsetmgr.migration.observing import Window
 
     plan, state = _open_plan(plan_path)
-    verifier = _verifier(connect, plan)
+    sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
+    verifier = sides.verifier(plan)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
         confirm(f"after the checks, remove up to {count} offsets from {plan.header.source.uri}?", yes=yes)
-    gate = _member_gate(connect, plan, delete_source, Rules(accept_idle=accept_idle), Window(window))
+    gate = sides.member_gate(plan, delete_source, Rules(accept_idle=accept_idle), Window(window))
     with _work(plan, "delete", verifier.source) as executor:
         done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None)
     if state.finalized_at is not None:
@@ -366,30 +323,6 @@ def finalize_command(
         view.show_report(done.deleted, "removed from the source")
         if not done.deleted.ok:
             raise typer.Exit(1)
-
-
-def _member_gate(connect: Connect, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
-    """Whom to ask who still writes the source alone."""
-    from offsetmgr.migration.membergate import CoordinatorGate, NoMembers, OldConsumerGate
-    from offsetmgr.migration.observing import GroupView, ZookeeperRegistry
-    from offsetmgr.migration.phases import Phase
-    from offsetmgr.stores.zookeeper import ZookeeperStore
-
-    source, target = plan.header.source, plan.header.target
-    if {source.kind, target.kind} == {"zookeeper", "kafka"}:
-        stores = {kind: connect.store(end.uri) for end in (source, target) for kind in (end.kind,)}
-        old = stores["zookeeper"]
-        assert isinstance(old, ZookeeperStore)
-        cluster = cluster_for(connect, (target.uri, source.uri))
-        assert cluster is not None  # one of the two names brokers
-        phase = Phase.KAFKA if target.kind == "kafka" else Phase.ZOOKEEPER
-        group_view = GroupView(ZookeeperRegistry(old.session), old, stores["kafka"], cluster)
-        return OldConsumerGate(group_view, phase, exclusive, rules, window)
-    if source.kind == "kafka" and (found := cluster_for(connect, (source.uri,))) is not None:
-        return CoordinatorGate(found)
-    if source.kind == "file":
-        return NoMembers()
-    raise UsageError(f"finalize of {plan.path}", f"nobody can be asked who still commits to {source.kind} {source.uri}")
 
 
 @app.command("mirror")
@@ -413,6 +346,8 @@ def mirror_command(
         ),
     ] = 2000,
     format: Format = OutputFormat.TABLE,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
 ) -> None:
     """Keep a target following a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
@@ -423,12 +358,13 @@ def mirror_command(
 
     groups = require_groups(group, all_groups)
     options = PlanOptions(IfAhead.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
-    source, target = connect.store(from_), connect.store(to)
+    sides = Sides(connect, from_, to, from_command_config, to_command_config)
+    source, target = sides.source, sides.target
     planner = Planner(source, target, options, SystemClock())
     planner.header()
     names = planner.selected_groups()
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
-    with stopping("the mirror ends after this round") as stop, _feed(connect, from_, options, interval) as feed:
+    with stopping("the mirror ends after this round") as stop, sides.feed(options, interval) as feed:
         shown = view.MirrorLine()
         mirror = Mirror(
             source,
@@ -448,20 +384,3 @@ def mirror_command(
         write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
     if bad:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _feed(connect: Connect, uri: str, options: PlanOptions, interval: int) -> Iterator[Feed]:
-    """Watches where the source is a ZooKeeper, polling elsewhere."""
-    from offsetmgr.migration.mirror import PollingFeed
-    from offsetmgr.stores.uri import parse_uri
-
-    parsed = parse_uri(uri)
-    if parsed.kind != "zookeeper":
-        yield PollingFeed(SystemClock(), interval / 1000)
-        return
-    from offsetmgr.zookeeper.feed import OffsetFeed
-    from offsetmgr.zookeeper.session import ZookeeperSession
-
-    with ZookeeperSession(parsed.address + parsed.path, connect.resolved.connection) as session:
-        yield OffsetFeed(session, options.wants_group)

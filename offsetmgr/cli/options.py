@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from offsetmgr.cli.render import OutputFormat
-from offsetmgr.config import Resolved, Settings, resolve
+from offsetmgr.config import ConnectionConfig, Resolved, Settings, resolve, with_properties
 from offsetmgr.errors import UsageError
 
 if TYPE_CHECKING:
@@ -133,11 +133,17 @@ class Connect:
             )
         return self.resolved.store
 
-    def store(self, uri: str | None = None) -> OffsetStore:
-        """Opens a store: the one that is meant, or ``uri``."""
+    def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
+        """Opens a store: the one that is meant, or ``uri``; with the command line's settings, or ``connection``."""
         from offsetmgr.stores.uri import open_store
 
-        return self._open.enter_context(open_store(uri or self.uri, self.resolved.connection))
+        return self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
+
+    def connection(self, command_config: str | None) -> ConnectionConfig:
+        """The settings of the command line, with the credentials of another ``.properties`` file where one is named."""
+        if command_config is None:
+            return self.resolved.connection
+        return with_properties(self.resolved.connection, command_config)
 
     def bootstrap(self) -> str | None:
         """The Kafka brokers that go with the store: those of its own URI, else --bootstrap-server."""
@@ -157,13 +163,14 @@ class Connect:
     def cluster_or_none(self) -> Cluster | None:
         """The Kafka cluster, or None where no brokers are known."""
         bootstrap = self.bootstrap()
-        return None if bootstrap is None else self._cluster_at(bootstrap)
+        return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
-    def _cluster_at(self, bootstrap: str) -> Cluster:
+    def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
+        """The cluster of these brokers, opened once."""
         if bootstrap not in self._clusters:
             from offsetmgr.cluster.kafka import KafkaCluster
 
-            self._clusters[bootstrap] = self._open.enter_context(KafkaCluster(bootstrap, self.resolved.connection))
+            self._clusters[bootstrap] = self._open.enter_context(KafkaCluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
     def directory(self, uri: str | None = None) -> Directory:
@@ -174,7 +181,7 @@ class Connect:
         uri = uri or self.uri
         found: list[Directory] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            found.append(cluster_directory(self._cluster_at(bootstrap)))
+            found.append(cluster_directory(self.cluster_at(bootstrap, self.resolved.connection)))
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             from offsetmgr.zookeeper.session import ZookeeperSession
 

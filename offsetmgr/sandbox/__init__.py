@@ -5,9 +5,9 @@ this package.
 """
 
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
-from offsetmgr.sandbox.java import java_tool
 from offsetmgr.sandbox.oldconsumer import Message, OldConsumer
 from offsetmgr.sandbox.sandbox import OldGroup, Sandbox
+from offsetmgr.sandbox.tool import java_tool
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Finding Java, the flags that small test servers start quickly with, and running Kafka's own tools."""
+"""Finding Java, and the command lines that run its programs quickly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from offsetmgr.errors import SandboxError, TimedOut
+from offsetmgr.errors import SandboxError
 
 OLDEST_JAVA = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
@@ -60,26 +60,3 @@ def java_command(
 ) -> list[str]:
     """The command line that runs a class of these jars (folders or files)."""
     return [java_program(), *jvm, "-cp", class_path(*jars), main_class, *arguments]
-
-
-def java_tool(
-    jar_set: str,
-    main_class: str,
-    arguments: Sequence[str],
-    *,
-    timeout: float = 120.0,
-    stdin: str | None = None,
-    jvm: Sequence[str] = QUICK_START,
-) -> subprocess.CompletedProcess[str]:
-    """Runs one of Kafka's own command-line tools to its end and returns its exit code, stdout and stderr.
-
-    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` knows, ``timeout`` is in seconds. A non-zero exit
-    code is the caller's to judge (Kafka's tools return 0 for many failures). Raises `TimedOut`, `SandboxError`.
-    """
-    from offsetmgr.sandbox import jars
-
-    command = java_command([jars.resolve(jar_set)], main_class, arguments, jvm=("-Xmx512m", *jvm))
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin)
-    except subprocess.TimeoutExpired as error:
-        raise TimedOut(main_class, f"did not end within {timeout:g} s") from error

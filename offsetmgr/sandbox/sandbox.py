@@ -19,11 +19,11 @@ from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.folders import state_folder
-from offsetmgr.sandbox.java import java_tool
 from offsetmgr.sandbox.listener import ListeningServer
 from offsetmgr.sandbox.oldconsumer import OldConsumer
 from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.sandbox.state import Server, State
+from offsetmgr.sandbox.tool import java_tool
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
 Progress = Callable[[str], None]

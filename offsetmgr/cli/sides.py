@@ -1,0 +1,169 @@
+"""The two sides of a migration as its commands need them: stores, cluster, registry, each with its own credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.cli.options import Connect
+    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.migration.evidence import Rules
+    from offsetmgr.migration.finalize import MemberGate
+    from offsetmgr.migration.mirror import Feed
+    from offsetmgr.migration.observing import Window
+    from offsetmgr.migration.plan import PlanHeader, PlanOptions
+    from offsetmgr.migration.planfile import PlanFile
+    from offsetmgr.migration.planner import OldMembers
+    from offsetmgr.migration.verify import Verifier
+    from offsetmgr.stores.base import OffsetStore
+
+FromConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--from-command-config", metavar="FILE", help="As --command-config, for the source alone.", show_default=False
+    ),
+]
+ToConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--to-command-config", metavar="FILE", help="As --command-config, for the target alone.", show_default=False
+    ),
+]
+
+
+class Sides:
+    """Source and target of one command line. What is opened here is closed with ``connect``."""
+
+    def __init__(
+        self, connect: Connect, source: str, target: str, from_config: str | None, to_config: str | None
+    ) -> None:
+        self._connect = connect
+        self._uris = {"source": source, "target": target}
+        self._files = {"source": from_config, "target": to_config}
+
+    @classmethod
+    def of_plan(cls, connect: Connect, header: PlanHeader, from_config: str | None, to_config: str | None) -> Sides:
+        """The sides that a plan was made for."""
+        return cls(connect, header.source.uri, header.target.uri, from_config, to_config)
+
+    @classmethod
+    def reversed(cls, connect: Connect, header: PlanHeader, from_config: str | None, to_config: str | None) -> Sides:
+        """The sides of the way back. The options keep their meaning: ``from`` is the plan's source."""
+        return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
+
+    @cached_property
+    def source(self) -> OffsetStore:
+        return self._open("source")
+
+    @cached_property
+    def target(self) -> OffsetStore:
+        return self._open("target")
+
+    def _open(self, side: str) -> OffsetStore:
+        return self._connect.store(self._uris[side], self._connection(side))
+
+    def _connection(self, side: str) -> ConnectionConfig:
+        return self._connect.connection(self._files[side])
+
+    def cluster(self) -> Cluster | None:
+        """The Kafka cluster whose logs the offsets point into: the target's, else the source's, else that of
+        --bootstrap-server; None where nobody names one."""
+        from offsetmgr.stores.uri import bootstrap_of
+
+        for side in ("target", "source"):
+            connection = self._connection(side)
+            if found := bootstrap_of(self._uris[side], connection):
+                return self._connect.cluster_at(found, connection)
+        named = self._connect.resolved.bootstrap_server
+        return None if named is None else self._connect.cluster_at(named, self._connect.resolved.connection)
+
+    @contextmanager
+    def old_members(self) -> Iterator[OldMembers | None]:
+        """Asks ZooKeeper's registry for live old consumers, where one side is (or contains) a ZooKeeper."""
+        from offsetmgr.stores.uri import zookeeper_of
+
+        address = None
+        for side in ("target", "source"):
+            connection = self._connection(side)
+            if address := zookeeper_of(self._uris[side], connection):
+                break
+        if address is None:
+            yield None
+            return
+        from offsetmgr.zookeeper.registry import members_many
+        from offsetmgr.zookeeper.session import ZookeeperSession
+
+        with ZookeeperSession(address, connection) as session:
+
+            def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+                found = {}
+                for group in members_many(session, groups):
+                    if group.error is not None:
+                        raise group.error
+                    if group.members:
+                        found[group.group] = tuple(member.member_id for member in group.members)
+                return found
+
+            yield ask
+
+    @contextmanager
+    def feed(self, options: PlanOptions, interval_ms: int) -> Iterator[Feed]:
+        """Tells when the source has changed: by watches where it is a ZooKeeper, by polling elsewhere."""
+        from offsetmgr.migration.mirror import PollingFeed
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed = parse_uri(self._uris["source"])
+        if parsed.kind != "zookeeper":
+            yield PollingFeed(SystemClock(), interval_ms / 1000)
+            return
+        from offsetmgr.zookeeper.feed import OffsetFeed
+        from offsetmgr.zookeeper.session import ZookeeperSession
+
+        with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
+            yield OffsetFeed(session, options.wants_group)
+
+    def verifier(self, plan: PlanFile) -> Verifier:
+        from offsetmgr.migration.verify import Verifier
+
+        return Verifier(plan, self.source, self.target, self.cluster)
+
+    def member_gate(self, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
+        """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""
+        from offsetmgr.migration.membergate import CoordinatorGate, NoMembers, OldConsumerGate
+        from offsetmgr.migration.observing import GroupView, ZookeeperRegistry
+        from offsetmgr.migration.phases import Phase
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+
+        source, target = plan.header.source, plan.header.target
+        cluster = self.cluster()
+        if {source.kind, target.kind} == {"zookeeper", "kafka"}:
+            to_kafka = target.kind == "kafka"
+            old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
+            assert isinstance(old, ZookeeperStore)
+            assert cluster is not None  # one of the two sides names brokers
+            view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
+            return OldConsumerGate(view, Phase.KAFKA if to_kafka else Phase.ZOOKEEPER, exclusive, rules, window)
+        if source.kind == "kafka" and cluster is not None:
+            return CoordinatorGate(self._source_cluster())
+        if source.kind == "file":
+            return NoMembers()
+        raise UsageError(
+            f"finalize of {plan.path}", f"nobody can be asked who still commits to {source.kind} {source.uri}"
+        )
+
+    def _source_cluster(self) -> Cluster:
+        from offsetmgr.stores.uri import bootstrap_of
+
+        connection = self._connection("source")
+        bootstrap = bootstrap_of(self._uris["source"], connection)
+        assert bootstrap is not None  # its kind is kafka
+        return self._connect.cluster_at(bootstrap, connection)

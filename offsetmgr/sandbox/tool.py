@@ -1,0 +1,31 @@
+"""Running Kafka's own command-line tools."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from offsetmgr.errors import TimedOut
+from offsetmgr.sandbox import jars
+from offsetmgr.sandbox.java import QUICK_START, java_command
+
+
+def java_tool(
+    jar_set: str,
+    main_class: str,
+    arguments: Sequence[str],
+    *,
+    timeout: float = 120.0,
+    stdin: str | None = None,
+    jvm: Sequence[str] = QUICK_START,
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of Kafka's own command-line tools to its end and returns its exit code, stdout and stderr.
+
+    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` knows, ``timeout`` is in seconds. A non-zero exit
+    code is the caller's to judge (Kafka's tools return 0 for many failures). Raises `TimedOut`, `SandboxError`.
+    """
+    command = java_command([jars.resolve(jar_set)], main_class, arguments, jvm=("-Xmx512m", *jvm))
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin)
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(main_class, f"did not end within {timeout:g} s") from error
