@@ -1,0 +1,179 @@
+#!/usr/bin/env python
+"""Peak memory of every bulk command over a million offsets, and how it grows with the number of groups.
+
+Each command is a process of its own on one real ZooKeeper and one real broker; its peak resident memory and CPU time
+are what the kernel reports when it ends.  The same commands run with a tenth of the groups first: what memory grows by
+for each 1,000 groups more stands beside the peak.
+
+    scripts/bench/bench_memory.py [--groups 20000] [--partitions 50]
+
+Exits 1 where a command fails, needs more than 300 MB, or grows as if it held all offsets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+
+TOPIC = "bench"
+RECORDS = 100
+"""Records in each partition's log, so that every offset below lies in it."""
+MOST_MB = 300.0
+MOST_GROWTH_MB = 5.0
+"""For each 1,000 groups more. Names, positions and hashes of groups may be held; their offsets, of 50 partitions
+each at about 200 bytes, would take 10 MB."""
+TIMEOUT_S = 300
+OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the kernel says of a process that has ended."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+
+
+@dataclass
+class Session:
+    """Servers of their own, and the commands run on them in order, with what each of them took."""
+
+    folder: Path
+    zk: str
+    kafka: str
+    groups: int
+    partitions: int
+    failed: bool = False
+    measured: dict[str, Measured] = field(default_factory=dict)
+
+    def run(self, name: str, *arguments: str) -> None:
+        """One command of offsetmgr, waited for with its resource use."""
+        log = self.folder / "stderr"
+        started = time.perf_counter()
+        with log.open("wb") as errors:
+            child = subprocess.Popen(
+                [OFFSETMGR, *arguments], stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL,
+                env={**os.environ, "XDG_STATE_HOME": str(self.folder)},
+            )  # fmt: skip
+            deadline = started + TIMEOUT_S
+            while True:
+                # Not wait(), which would not tell what the process used.
+                pid, status, used = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                if time.perf_counter() > deadline:
+                    child.kill()
+                    deadline = float("inf")
+                time.sleep(0.005)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - started
+        self.measured[name] = Measured(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+        if child.returncode != 0:
+            self.failed = True
+            print(f"{name} exited {child.returncode}:\n{log.read_text()[-1500:]}", flush=True)
+
+    def commands(self) -> None:
+        zk, kafka = self.zk, self.kafka
+        offsets, avro, lines, plan = (str(self.folder / name) for name in ("in.zk", "out.avro", "out.zk", "plan.json"))
+        self.write_offsets(Path(offsets))
+        self.run("offsets import, ZooKeeper", "offsets", "import", offsets, "--store", zk, "--execute", "--yes")
+        self.run("offsets export .avro", "offsets", "export", avro, "--store", zk, "--all-groups")
+        self.run("offsets export .zk", "offsets", "export", lines, "--store", zk, "--all-groups")
+        if Path(lines).stat().st_size != Path(offsets).stat().st_size:
+            sys.exit("what was exported is not what was imported")
+        self.run("groups list", "groups", "list", "--store", zk)
+        self.run("offsets get", "offsets", "get", "--store", zk, "--all-groups")
+        self.run("migrate plan", "migrate", "plan", "--from", zk, "--to", kafka, "--all-groups", "-o", plan)
+        self.run("migrate apply", "migrate", "apply", plan, "--yes")
+        self.run("migrate verify", "migrate", "verify", plan)
+        self.run("offsets lag", "offsets", "lag", "--store", kafka, "--all-groups", "--format", "csv")
+        self.run("offsets diff", "offsets", "diff", "--from", zk, "--to", kafka, "--all-groups")
+        self.run("groups list, Kafka", "groups", "list", "--store", kafka)
+        self.run("migrate rollback", "migrate", "rollback", plan, "--yes")
+        self.run("offsets import, Kafka", "offsets", "import", avro, "--store", kafka, "--execute", "--yes")
+
+    def write_offsets(self, path: Path) -> None:
+        """A snapshot in ExportZkOffsets' form, to be imported into the empty ZooKeeper."""
+        with path.open("w") as out:
+            for group in range(self.groups):
+                for partition in range(self.partitions):
+                    offset = 1 + (group * 31 + partition * 7) % (RECORDS - 10)
+                    out.write(f"/consumers/bench-{group:06}/offsets/{TOPIC}/{partition}:{offset}\n")
+
+
+def fill_topic(bootstrap: str, partitions: int) -> None:
+    """Runs in a process of its own: what it needs is not to be counted as its parent's, nor as that one's children's,
+    since a child begins with its parent's pages."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(60)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for partition in range(partitions):
+        for _ in range(RECORDS):
+            producer.produce(TOPIC, b"x", partition=partition)
+        producer.poll(0)
+    if producer.flush(60):
+        sys.exit("the topic could not be filled")
+
+
+@contextmanager
+def session(groups: int, partitions: int) -> Iterator[Session]:
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name:
+        folder = Path(name)
+        with (
+            ZooKeeperServer(folder / "zookeeper", jvm=("-Xmx3g",)) as zookeeper,
+            KafkaBroker(folder / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx2g",)) as kafka,
+        ):
+            filling = multiprocessing.get_context("spawn").Process(
+                target=fill_topic, args=(kafka.bootstrap, partitions)
+            )
+            filling.start()
+            filling.join()
+            if filling.exitcode:
+                sys.exit("the topic could not be made")
+            yield Session(
+                folder, f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}", groups, partitions
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=20_000)
+    parser.add_argument("--partitions", type=int, default=50)
+    args = parser.parse_args()
+    few_groups = max(1, args.groups // 10)
+    with session(few_groups, args.partitions) as few:
+        few.commands()
+    print(f"{args.groups} groups of {args.partitions} partitions; growth from {few_groups} groups")
+    print(f"{'':<26} {'seconds':>8} {'CPU s':>7} {'offsets/s':>10} {'peak MB':>8} {'MB/1,000 groups':>16}", flush=True)
+    with session(args.groups, args.partitions) as many:
+        many.commands()
+    good = not (few.failed or many.failed)
+    for name, took in many.measured.items():
+        growth = (took.peak_mb - few.measured[name].peak_mb) / (args.groups - few_groups) * 1000
+        fits = took.peak_mb <= MOST_MB and growth <= MOST_GROWTH_MB
+        good &= fits
+        print(
+            f"{name:<26} {took.seconds:8.1f} {took.cpu_seconds:7.1f} {args.groups * args.partitions / took.seconds:10,.0f}"
+            f" {took.peak_mb:8.0f} {growth:16.2f}  {'ok' if fits else 'TOO MUCH'}"
+        )
+    print(f"bounds: {MOST_MB:.0f} MB, and {MOST_GROWTH_MB:g} MB for each 1,000 groups more")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
