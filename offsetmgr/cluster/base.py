@@ -40,10 +40,6 @@ class Cluster(Protocol):
         """State and members of groups, as their coordinators see them. An unknown group is in state DEAD."""
         ...
 
-    def list_groups(self) -> Mapping[str, str]:
-        """Group ids with their states (upper case). Raises if any broker could not be asked."""
-        ...
-
     def offsets_retention_ms(self) -> int | None:
         """How long the offsets of a group without members are kept after each commit
         (``offsets.retention.minutes``); None where the broker does not tell."""

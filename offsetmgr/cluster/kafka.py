@@ -96,21 +96,6 @@ class Admin:
             self._client = client
         return self._client
 
-    def ask(self, what: str, call: Callable[[AdminClient, float], concurrent.futures.Future[T]]) -> T:
-        """One call (given the client and its time-out in seconds), repeated while it fails with what may pass."""
-        client, deadline = self.client(), time.monotonic() + self.timeout
-        while True:
-            left = max(deadline - time.monotonic(), 0.1)
-            try:
-                return call(client, left).result(left + 1)
-            except ck.KafkaException as error:
-                found = error.args[0]
-                if found.code() not in _RETRIABLE_CODES or time.monotonic() + _RETRY_PAUSE >= deadline:
-                    raise error_of(found, what) from None
-            except concurrent.futures.TimeoutError:
-                raise TimedOut(what, "no answer within the time-out") from None
-            time.sleep(_RETRY_PAUSE)
-
     def ask_each(
         self, keys: Iterable[T], call: Callable[[AdminClient, list[T], float], Mapping[T, Any]], name: str = ""
     ) -> dict[T, Any]:
@@ -265,14 +250,6 @@ class KafkaCluster:
         return {
             group: value if isinstance(value, OffsetMgrError) else _description(value) for group, value in found.items()
         }
-
-    def list_groups(self) -> Mapping[str, str]:
-        found: Any = self._admin.ask(
-            "list of groups", lambda client, left: client.list_consumer_groups(request_timeout=left)
-        )
-        for error in found.errors:
-            raise error_of(error.args[0] if isinstance(error, ck.KafkaException) else error, "list of groups")
-        return {group.group_id: _state(group.state) for group in found.valid}
 
     def offsets_retention_ms(self) -> int | None:
         self._admin.client()

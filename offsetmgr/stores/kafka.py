@@ -69,8 +69,10 @@ class KafkaStore(StoreBase):
         return self._identity
 
     def groups(self) -> Iterator[str]:
+        from offsetmgr.wire.listing import list_groups
+
         wire = self._wire()
-        yield from wire.run(wire.client.list_groups)
+        yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         asked = None if partitions is None else list(dict.fromkeys(partitions))

@@ -16,7 +16,6 @@ from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribe
 from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
 from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
-from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
@@ -34,8 +33,6 @@ T = TypeVar("T")
 
 _FIRST_BACKOFF: Final = 0.02
 _LONGEST_BACKOFF: Final = 0.5
-_OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
-"""Protocol types of groups that commit offsets (simple consumers have none); Connect's workers, say, do not."""
 _TRANSACTION_PATIENCE: Final = 1.0
 """Seconds; one group with a transaction that hangs must not hold up the others in its batch for long."""
 _FETCH_BATCH: Final = 25
@@ -93,30 +90,8 @@ class Client:
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
         """The cluster's id and where its brokers listen. Raises as `any_connection`."""
         connection = await self.any_connection(deadline)
-        answer = await connection.call(requests.metadata(), MetadataResponse, _remaining(deadline))
+        answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
         return answer.cluster_id or "", tuple(Address(b.host, int(b.port)) for b in answer.brokers)
-
-    async def list_groups(self, deadline: float) -> list[str]:
-        """Ids of all groups that may hold offsets, whatever their state. Raises if any broker could not be asked."""
-        _, brokers = await self.cluster(deadline)
-
-        async def of(address: Address) -> list[str]:
-            what = f"groups of broker {address}"
-            for pause in backoff():
-                try:
-                    connection = await self.node(address).connection(deadline)
-                    answer = await connection.call(requests.list_groups(), ListGroupsResponse, _remaining(deadline))
-                    if answer.error_code:
-                        raise kafka_error(int(answer.error_code), what)
-                    return [str(g.group_id) for g in answer.groups if g.protocol_type in _OFFSET_HOLDERS]
-                except OffsetMgrError as error:
-                    if not error.retriable or asyncio.get_running_loop().time() + pause >= deadline:
-                        raise
-                await asyncio.sleep(pause)
-            raise AssertionError("back-off has no end")
-
-        listed = await asyncio.gather(*map(of, brokers))
-        return list(dict.fromkeys(group for groups in listed for group in groups))
 
     # --- bulk calls, one outcome a group ----------------------------------------------------------
 
@@ -153,7 +128,7 @@ class Client:
                     connection.call(
                         requests.offset_fetch({group: asked[group] for group in batch}),
                         OffsetFetchResponse,
-                        _remaining(deadline),
+                        remaining(deadline),
                     )
                     for batch in batches
                 )
@@ -170,14 +145,14 @@ class Client:
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
             answer = await connection.call(
-                requests.describe_groups(groups), DescribeGroupsResponse, _remaining(deadline)
+                requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
             found = {str(g.group_id): requests.read_described(g, str(address)) for g in answer.groups}
             # To the classic request a group of the new protocol does not exist: ask again in the new one's terms.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and requests.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(
-                    requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, _remaining(deadline)
+                    requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, remaining(deadline)
                 )
                 found |= {
                     str(g.group_id): requests.read_new_described(g, str(address))
@@ -206,7 +181,7 @@ class Client:
         ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
             async with self.node(address).lane(deadline) as lane:
                 answer = await lane.connection.call(
-                    requests.offset_commit(group, offsets), OffsetCommitResponse, _remaining(deadline)
+                    requests.offset_commit(group, offsets), OffsetCommitResponse, remaining(deadline)
                 )
             return dict.fromkeys(groups, commit_outcomes(group, answer))
 
@@ -220,7 +195,7 @@ class Client:
 
         async def ask(address: Address, groups: list[str]) -> dict[str, bool | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
-            answer = await connection.call(requests.delete_groups(groups), DeleteGroupsResponse, _remaining(deadline))
+            answer = await connection.call(requests.delete_groups(groups), DeleteGroupsResponse, remaining(deadline))
             return {
                 str(g.group_id): kafka_error(int(g.error_code), f"group {g.group_id}") if g.error_code else True
                 for g in answer.results
@@ -237,7 +212,7 @@ class Client:
         answered COORDINATOR_NOT_AVAILABLE until that is done.
         """
         connection = await self.any_connection(deadline)
-        answer = await connection.call(requests.find_coordinator(groups), FindCoordinatorResponse, _remaining(deadline))
+        answer = await connection.call(requests.find_coordinator(groups), FindCoordinatorResponse, remaining(deadline))
         return {
             c.key: kafka_error(int(c.error_code), f"coordinator of group {c.key}", detail="")
             if c.error_code
@@ -364,7 +339,8 @@ def _check_versions(connection: Connection) -> None:
             )
 
 
-def _remaining(deadline: float) -> float:
+def remaining(deadline: float) -> float:
+    """Seconds until the deadline. Raises `TimedOut` behind it."""
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
         raise TimedOut("Kafka", "the time-out is over")

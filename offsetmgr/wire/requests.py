@@ -23,7 +23,7 @@ from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroup
 from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
 from kio.schema.leave_group.v3.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.list_groups.v4.request import ListGroupsRequest
-from kio.schema.metadata.v8.request import MetadataRequest
+from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -105,10 +105,10 @@ def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
     return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups))
 
 
-def metadata() -> MetadataRequest:
-    """Asks for the brokers, and for no topic."""
+def metadata(topics: Sequence[str] = ()) -> MetadataRequest:
+    """Asks for the brokers, and for these topics only."""
     return MetadataRequest(
-        topics=(),
+        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

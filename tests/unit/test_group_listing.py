@@ -1,0 +1,23 @@
+"""The group ids that stand for the partitions of the offsets topic, against hashes that Java gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.wire.listing import java_hash, probe_groups
+
+
+@pytest.mark.parametrize(
+    ("text", "hashed"),
+    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 2**31)],
+)
+def test_the_hash_is_javas(text: str, hashed: int) -> None:
+    assert java_hash(text) == hashed
+
+
+@pytest.mark.parametrize("partitions", [1, 9, 50, 200])
+def test_every_partition_of_the_offsets_topic_has_its_group(partitions: int) -> None:
+    names = probe_groups(partitions)
+
+    assert [java_hash(name) % partitions for name in names] == list(range(partitions))
+    assert all(java_hash(name) < 2**31 for name in names)
