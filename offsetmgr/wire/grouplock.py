@@ -8,22 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from offsetmgr.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import membership
 from offsetmgr.wire.client import Client, backoff, may_succeed_later
 from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.membership import Membership
-from offsetmgr.wire.node import Lane
 from offsetmgr.wire.requests import FetchedGroup
 
 T = TypeVar("T")
-
-_PARK_AFTER: Final = 0.1
-"""Seconds after which a join is taken to wait for the broker's rebalance delay."""
 
 
 class GroupLock:
@@ -43,7 +39,7 @@ class GroupLock:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """One commit, one outcome a partition. Raises `LockLost` if the lock was lost: then nothing was written."""
-        return await self._repeated(lambda c: membership.commit(c, self._mine, offsets, self._deadline))
+        return await self._repeated(lambda c: membership.commit(c, self._mine, offsets, self._deadline), writes=True)
 
     async def delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetMgrError | None]:
         """Deletes commits, having proved with a heartbeat that the lock is still ours (the request cannot say so)."""
@@ -55,13 +51,13 @@ class GroupLock:
                 raise kafka_error(code, f"lock of group {self._mine.group}")
             return await membership.delete(connection, self._mine.group, partitions, self._deadline)
 
-        return await self._repeated(proved)
+        return await self._repeated(proved, writes=True)
 
     async def leave(self) -> None:
         """Gives the group free."""
-        await membership.leave(self._connection, self._mine, self._deadline)
+        await membership.leave(self._client, self._connection, self._mine, self._deadline)
 
-    async def _repeated(self, attempt: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _repeated(self, attempt: Callable[[Connection], Awaitable[T]], *, writes: bool = False) -> T:
         """Repeats what may succeed later, at the coordinator of that moment: a membership moves with its group.
 
         Writing the same again as the same member changes nothing, so this is safe.
@@ -76,7 +72,8 @@ class GroupLock:
                     f"lock of group {self._mine.group}", "was lost before the write; nothing was written"
                 ) from None
             except OffsetMgrError as error:
-                if isinstance(error, Unreachable | TimedOut):
+                # A coordinator that finds too few replicas may have appended the commit all the same.
+                if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     unanswered = type(error)(error.what, f"{error.why}; whether it wrote is not known")
                     error = unanswered
                 if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
@@ -111,7 +108,7 @@ async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: f
             at = None
             async with AsyncExitStack() as attempt:
                 lane = await attempt.enter_async_context(client.node(address).lane(deadline))
-                mine = await _join(lane, client, group, deadline)
+                mine = await membership.join_in(lane, client, group, None, deadline)
                 held.push_async_exit(attempt.pop_all())
                 return GroupLock(client, lane.connection, mine, deadline)
         except OffsetMgrError as error:
@@ -119,11 +116,3 @@ async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: f
                 raise
         await asyncio.sleep(pause)
     raise AssertionError("back-off has no end")
-
-
-async def _join(lane: Lane, client: Client, group: str, deadline: float) -> Membership:
-    parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
-    try:
-        return await membership.join_alone(lane.connection, client, group, None, deadline)
-    finally:
-        parking.cancel()

@@ -3,6 +3,8 @@
 Static membership (KIP-345) gives the name: a restarted holder takes its dead self's place at once, and the dead one,
 should it only have been frozen, is fenced (FENCED_INSTANCE_ID).  As soon as a consumer wants to join, the hold gives
 way: it leaves, says so in `lost`, and the consumer runs on.
+
+A membership is not bound to a connection, so thousands of holds share those of their broker.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from offsetmgr.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import membership
 from offsetmgr.wire.client import Client, backoff, may_succeed_later
-from offsetmgr.wire.connection import Connection
+from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.membership import Membership, group_active
 from offsetmgr.wire.requests import FetchedGroup
@@ -30,9 +32,9 @@ _HEARTBEAT: Final = 1.0
 class Hold:
     """A held group. Take it with `take`; end it with `release`."""
 
-    def __init__(self, client: Client, connection: Connection, mine: Membership) -> None:
+    def __init__(self, client: Client, coordinator: Address, mine: Membership) -> None:
         self._client = client
-        self._connection = connection
+        self._coordinator = coordinator
         self._mine = mine
         self._lost: OffsetMgrError | None = None
         self._beating = asyncio.create_task(self._beat())
@@ -51,14 +53,10 @@ class Hold:
                 others = [str(member) for member in described.members if member.instance_id != instance_id]
                 if others:
                     raise group_active(group, others)
-                address = await client.coordinator(group, deadline)
-                connection = await client.node(address).open(deadline)
-                try:
-                    mine = await membership.join_alone(connection, client, group, instance_id, deadline)
-                except BaseException:
-                    await connection.close()
-                    raise
-                return cls(client, connection, mine)
+                coordinator = Address.parse(described.coordinator)
+                async with client.node(coordinator).lane(deadline) as lane:
+                    mine = await membership.join_in(lane, client, group, instance_id, deadline)
+                return cls(client, coordinator, mine)
             except OffsetMgrError as error:
                 if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
@@ -82,14 +80,18 @@ class Hold:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """One commit, one outcome a partition. Raises `LockLost`."""
-        return await self._repeated(lambda c: membership.commit(c, self._mine, offsets, deadline), deadline)
+        return await self._repeated(
+            lambda c: membership.commit(c, self._mine, offsets, deadline), deadline, in_lane=True
+        )
 
     async def delete(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """Deletes commits. Raises `LockLost`."""
         await self._check(deadline)
-        return await self._repeated(lambda c: membership.delete(c, self._mine.group, partitions, deadline), deadline)
+        return await self._repeated(
+            lambda c: membership.delete(c, self._mine.group, partitions, deadline), deadline, in_lane=True
+        )
 
     async def release(self, deadline: float) -> None:
         """Gives the group free. Does nothing where the hold is lost already."""
@@ -98,8 +100,7 @@ class Hold:
             await self._beating
         if self._lost is None:
             self._lost = LockLost(f"hold of group {self.group}", "was released")
-            await membership.leave(self._connection, self._mine, deadline)
-        await self._connection.close()
+            await self._leave(deadline)
 
     async def _check(self, deadline: float) -> None:
         left = max(deadline - asyncio.get_running_loop().time(), 0.001)
@@ -112,12 +113,19 @@ class Hold:
         """Every call after the end of the hold is refused in the same way, whatever ended it."""
         return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
 
-    async def _repeated(self, attempt: Callable[[Connection], Awaitable[T]], deadline: float) -> T:
+    async def _repeated(
+        self, attempt: Callable[[Connection], Awaitable[T]], deadline: float, *, in_lane: bool = False
+    ) -> T:
+        """``in_lane``: for what the broker appends to its log, so that others need not wait for that."""
         for pause in backoff():
             if self._lost is not None:
                 raise self._refusal(self._lost)
             try:
-                return await attempt(self._connection)
+                node = self._client.node(self._coordinator)
+                if not in_lane:
+                    return await attempt(await node.connection(deadline))
+                async with node.lane(deadline) as lane:
+                    return await attempt(lane.connection)
             except LockLost as error:
                 self._lost = LockLost(f"hold of group {self.group}", error.why)
                 raise self._refusal(self._lost) from None
@@ -125,14 +133,13 @@ class Hold:
                 if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
             await asyncio.sleep(pause)
-            await self._reconnect(deadline)
+            self._coordinator = await self._client.coordinator(self.group, deadline)
         raise AssertionError("back-off has no end")
 
-    async def _reconnect(self, deadline: float) -> None:
-        address = await self._client.coordinator(self.group, deadline)
-        if self._connection.closed or self._connection.address != address:
-            old, self._connection = self._connection, await self._client.node(address).open(deadline)
-            await old.close()
+    async def _leave(self, deadline: float) -> None:
+        with contextlib.suppress(OffsetMgrError):
+            connection = await self._client.node(self._coordinator).connection(deadline)
+            await membership.leave(self._client, connection, self._mine, deadline)
 
     async def _beat(self) -> None:
         """Keeps the session alive until somebody wants the group or the membership is gone."""
@@ -141,12 +148,13 @@ class Hold:
             await asyncio.sleep(_HEARTBEAT)
             deadline = asyncio.get_running_loop().time() + session
             try:
-                code = await membership.heartbeat(self._connection, self._mine, session)
+                connection = await self._client.node(self._coordinator).connection(deadline)
+                code = await membership.heartbeat(connection, self._mine, session)
                 if code in (15, 16):
-                    await self._reconnect(deadline)
+                    self._coordinator = await self._client.coordinator(self.group, deadline)
             except (Unreachable, TimedOut):
                 with contextlib.suppress(OffsetMgrError):
-                    await self._reconnect(deadline)
+                    self._coordinator = await self._client.coordinator(self.group, deadline)
                 continue
             except OffsetMgrError as error:
                 self._lost = error
@@ -163,4 +171,4 @@ class Hold:
             if isinstance(described, GroupDescription):
                 names = [str(m) for m in described.members if m.member_id != self._mine.member_id]
         self._lost = group_active(self.group, names)
-        await membership.leave(self._connection, self._mine, deadline)
+        await self._leave(deadline)

@@ -8,6 +8,7 @@ The lock is safe without clocks: whoever lost the membership, unknowing or froze
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -28,9 +29,10 @@ from kio.static.protocol import Payload
 from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import requests
-from offsetmgr.wire.client import Client, commit_outcomes
+from offsetmgr.wire.client import Client, backoff, commit_outcomes
 from offsetmgr.wire.connection import Connection
-from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.errors import RETRIABLE, kafka_error
+from offsetmgr.wire.node import Lane
 from offsetmgr.wire.requests import FetchedGroup
 
 R = TypeVar("R", bound=Payload)
@@ -38,6 +40,12 @@ R = TypeVar("R", bound=Payload)
 SESSION_MS: Final = 10_000
 """How long the coordinator keeps a member that it hears nothing of: what a killed process blocks its groups for.
 Brokers allow 6 s to 30 min by default."""
+
+_PARK_AFTER: Final = 0.1
+"""Seconds after which a join is taken to wait for the broker's rebalance delay."""
+
+_LEAST_TO_LEAVE: Final = 1.0
+"""Seconds that leaving may take where no time is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,15 @@ def group_active(group: str, members: Sequence[str]) -> GroupActive:
         "stop its consumers, or wait until it is empty",
         members=tuple(members),
     )
+
+
+async def join_in(lane: Lane, client: Client, group: str, instance_id: str | None, deadline: float) -> Membership:
+    """As `join_alone`; while the join waits in the broker, another lane may work in this one's stead."""
+    parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
+    try:
+        return await join_alone(lane.connection, client, group, instance_id, deadline)
+    finally:
+        parking.cancel()
 
 
 async def join_alone(
@@ -97,18 +114,34 @@ async def join_alone(
             if others:
                 raise group_active(group, others)
     except OffsetMgrError:
-        await leave(connection, mine, deadline)
+        await leave(client, connection, mine, deadline)
         raise
     return mine
 
 
-async def leave(connection: Connection, mine: Membership, deadline: float) -> None:
-    """Gives the group free. If the broker cannot be told, the membership ends with its session."""
+async def leave(client: Client, connection: Connection, mine: Membership, deadline: float) -> None:
+    """Gives the group free, at its coordinator of this moment: a membership moves with its group.
+
+    If the coordinator cannot be told within the deadline (a second at least, a session at most), the membership ends
+    with its session.
+    """
     request = requests.leave_group(mine.group, mine.member_id, mine.instance_id)
-    try:
-        await connection.call(request, LeaveGroupResponse, max(_left(deadline), 1.0))
-    except OffsetMgrError:
-        return
+    now = asyncio.get_running_loop().time
+    until = min(max(deadline, now() + _LEAST_TO_LEAVE), now() + SESSION_MS / 1000)
+    for pause in backoff():
+        try:
+            answer = await connection.call(request, LeaveGroupResponse, _left(until))
+            if int(answer.error_code) not in RETRIABLE:
+                return
+        except OffsetMgrError as error:
+            if not error.retriable:
+                return
+        if now() + pause >= until:
+            return
+        await asyncio.sleep(pause)
+        with contextlib.suppress(OffsetMgrError):
+            connection = await client.node(await client.coordinator(mine.group, until)).connection(until)
+    raise AssertionError("back-off has no end")
 
 
 async def fetch(

@@ -1,0 +1,281 @@
+"""Three brokers that replicate: groups spread over all coordinators, brokers that die, coordinators that move.
+
+``min.insync.replicas`` is 2, so one broker may be missing and two may not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from processes import Commands, create_topic, wait_for
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.migration.journal import read_journal
+from offsetmgr.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.stores.base import Change, GroupEdit, OffsetStore, Verdict
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = 3
+LOG_END = 50
+BROKERS = 3
+SETTINGS: Mapping[str, object] = {
+    "offsets.topic.replication.factor": BROKERS,
+    "offsets.topic.num.partitions": 9,
+    "min.insync.replicas": 2,
+    # A broker that comes back leads its partitions again after a second, not after five minutes.
+    "leader.imbalance.check.interval.seconds": 1,
+    "zookeeper.session.timeout.ms": 3000,
+}
+
+
+@dataclass
+class Trio:
+    """The cluster with one topic of three partitions, each with offsets 0 to 50."""
+
+    zookeeper: str
+    brokers: list[KafkaBroker]
+    topic: str
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def at(self, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {TopicPartition(self.topic, p): OffsetAndMetadata(offset) for p in range(PARTITIONS)}
+
+    def edits(self, groups: Iterable[str], offset: int) -> Iterator[GroupEdit]:
+        for group in groups:
+            yield GroupEdit(group, {tp: Change(after, allow_rewind=True) for tp, after in self.at(offset).items()})
+
+    def store(self, timeout_ms: int = 20_000) -> KafkaStore:
+        return KafkaStore(self.bootstrap, ConnectionConfig(timeout_ms=timeout_ms))
+
+    def coordinators(self, groups: list[str]) -> dict[str, str]:
+        with KafkaCluster(self.bootstrap, ConnectionConfig(timeout_ms=20_000)) as cluster:
+            found = cluster.describe_groups(groups)
+        return {group: d.coordinator for group, d in found.items() if isinstance(d, GroupDescription)}
+
+    def coordinator_of(self, group: str) -> KafkaBroker:
+        (address,) = self.coordinators([group]).values()
+        return next(broker for broker in self.brokers if broker.bootstrap == address)
+
+
+@pytest.fixture(scope="module")
+def cluster_of_three(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    folder = tmp_path_factory.mktemp("trio")
+    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
+    brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
+    with contextlib.ExitStack() as stack:
+        with ThreadPoolExecutor() as pool:
+            for broker in brokers:
+                stack.callback(broker.kill)
+            list(pool.map(KafkaBroker.start, brokers))
+        addresses = ",".join(broker.bootstrap for broker in brokers)
+        topic = create_topic(addresses, "moved", PARTITIONS, BROKERS)
+        producer = Producer({"bootstrap.servers": addresses})
+        for number in range(LOG_END * PARTITIONS):
+            producer.produce(topic, b"x", partition=number % PARTITIONS)
+        assert producer.flush(30) == 0
+        yield Trio(chroot, brokers, topic)
+
+
+@pytest.fixture
+def trio(cluster_of_three: Trio) -> Iterator[Trio]:
+    """All three brokers up before a test, whatever the one before has done."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(KafkaBroker.start, cluster_of_three.brokers))
+    return cluster_of_three
+
+
+def held(store: OffsetStore, groups: Iterable[str]) -> dict[str, set[int]]:
+    """The offsets that each group holds; a group that is one state as a whole holds one."""
+    found = {}
+    for scanned in store.scan(groups):
+        assert scanned.error is None, scanned.error
+        assert scanned.errors == {}
+        assert len(scanned.offsets) in (0, PARTITIONS)
+        found[scanned.group] = {committed.offset for committed in scanned.offsets.values()}
+    return found
+
+
+def test_groups_of_all_coordinators_are_edited_listed_and_read(trio: Trio, unique: str) -> None:
+    groups = [f"{unique}-{n}" for n in range(30)]
+    with trio.store() as store:
+        results = list(store.edit(trio.edits(groups, 1)))
+        again = list(store.edit(trio.edits(groups, 2)))
+
+        assert {o.verdict for r in results for o in r.outcomes.values()} == {Verdict.WRITTEN}
+        assert {(r.atomic, o.verdict) for r in again for o in r.outcomes.values()} == {(True, Verdict.WRITTEN)}
+        assert sorted(g for g in store.groups() if g.startswith(unique)) == sorted(groups)
+        assert held(store, groups) == {group: {2} for group in groups}
+    assert set(trio.coordinators(groups).values()) == {broker.bootstrap for broker in trio.brokers}
+
+
+def test_a_broker_killed_in_the_middle_of_apply_costs_nothing(trio: Trio, unique: str, tmp_path: Path) -> None:
+    """What the journal calls written is there; all else is before or after; the same command ends as if undisturbed."""
+    groups = [f"{unique}-{n:03}" for n in range(400)]
+    commands = Commands(tmp_path)
+    source, target = f"zookeeper://{trio.zookeeper}", f"kafka://{trio.bootstrap}"
+    with open_store(source) as old, trio.store() as store:
+        assert [r.failures for r in old.edit(trio.edits(groups, 20)) if r.failures] == []
+        assert [r.failures for r in store.edit(trio.edits(groups, 5)) if r.failures] == []
+        commands.run("migrate", "plan", "--from", source, "--to", target, "--group", f"{unique}-*", "-o", "p.json")
+        journal = tmp_path / "p.journal"
+        applying = commands.start("migrate", "apply", "p.json", "--yes", "--timeout", "15000")
+        wait_for(lambda: journal.exists() and b"apply-intent" in journal.read_bytes(), "apply has begun")
+
+        trio.brokers[1].kill()
+
+        _, err = applying.communicate(timeout=90)
+        assert "Traceback" not in err
+        assert applying.returncode in (0, 1), err
+        found = held(store, groups)
+        outcomes = {r["group"]: r for _, r in read_journal(journal) if r["kind"] == "apply-outcome"}
+        assert sorted(outcomes) == groups
+        assert {tuple(found[group]) for group in groups} <= {(5,), (20,)}
+        failed = [group for group in groups if "failed" in outcomes[group]]
+        assert [group for group in groups if group not in failed and found[group] != {20}] == []
+        assert applying.returncode == (1 if failed else 0)
+
+        commands.run("migrate", "apply", "p.json", "--yes")
+        verified = commands.run("migrate", "verify", "p.json", "--format", "json")
+        assert {row["status"] for row in json.loads(verified.stdout)} == {"equal"}
+        assert held(store, groups) == {group: {20} for group in groups}
+        assert held(old, groups) == {group: {20} for group in groups}
+    trio.brokers[1].start()
+
+
+def test_a_list_of_groups_is_complete_or_an_error_while_brokers_die_and_come_back(trio: Trio, unique: str) -> None:
+    """Brokers themselves leave out, without a word, what is on its way from one coordinator to another."""
+    groups = {f"{unique}-{n}" for n in range(150)}
+    with trio.store() as store:
+        assert [r.failures for r in store.edit(trio.edits(groups, 1)) if r.failures] == []
+    victim = trio.brokers[2]
+    lists: list[set[str]] = []
+    errors: list[OffsetMgrError] = []
+    ended = threading.Event()
+
+    def ask() -> None:
+        with trio.store(timeout_ms=1500) as store:
+            while not ended.is_set():
+                try:
+                    lists.append({group for group in store.groups() if group.startswith(unique)})
+                except OffsetMgrError as error:
+                    errors.append(error)
+
+    def leads_again() -> bool:
+        return victim.bootstrap in set(trio.coordinators(sorted(groups)[:30]).values())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        wait_for(lambda: len(lists) > 0, "a list with all brokers up")
+        victim.kill()
+        wait_for(lambda: len(errors) > 0, "an error while the dead broker counts as one")
+        after_death = len(lists)
+        wait_for(lambda: len(lists) > after_death, "a list from the brokers left")
+        victim.start()
+        wait_for(leads_again, "the broker leads again")
+    finally:
+        ended.set()
+        asking.join()
+
+    assert [len(groups - listed) for listed in lists if listed != groups] == []
+    assert all(error.retriable for error in errors), errors
+
+
+def test_a_coordinator_that_moves_in_the_middle_of_locked_edits_leaves_no_mixture(trio: Trio, unique: str) -> None:
+    """Shut down cleanly, a coordinator hands its groups over: edits go on. Killed, they fail or are done, wholly."""
+    with trio.store() as store:
+        store.commit(unique, trio.at(1))
+    written: list[int] = []
+    failures: list[OffsetMgrError] = []
+    mixtures: list[object] = []
+    ended = threading.Event()
+
+    def edit() -> None:
+        offset = 1
+        with trio.store(timeout_ms=12_000) as store:
+            while not ended.is_set():
+                offset = offset % 40 + 1
+                (result,) = store.edit(trio.edits([unique], offset))
+                now = {c.offset for c in store.fetch(unique).values() if isinstance(c, Committed)}
+                failures.extend(result.failures.values())
+                if len(now) != 1 or (not result.failures and now != {offset}):
+                    mixtures.append((offset, result, now))
+                if not result.failures:
+                    written.append(offset)
+
+    editing = threading.Thread(target=edit)
+    first = trio.coordinator_of(unique)
+    editing.start()
+    try:
+        wait_for(lambda: len(written) > 5, "edits before the move")
+        first.stop()
+        moved = len(written)
+        wait_for(lambda: len(written) > moved + 5, "edits at the next coordinator")
+        failed_in_handing_over = list(failures)
+        second = trio.coordinator_of(unique)
+        first.start()
+        second.kill()
+        moved = len(written)
+        wait_for(lambda: len(written) > moved + 5, "edits at the third coordinator")
+    finally:
+        ended.set()
+        editing.join()
+
+    assert second.bootstrap != first.bootstrap
+    assert mixtures == []
+    assert failed_in_handing_over == []
+    assert all(error.retriable for error in failures), failures
+
+
+def test_with_two_of_three_down_nothing_is_claimed_and_the_same_command_succeeds_when_they_are_back(
+    trio: Trio, unique: str, tmp_path: Path
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(20)]
+    commands = Commands(tmp_path)
+    source, target = f"zookeeper://{trio.zookeeper}", f"kafka://{trio.bootstrap}"
+    with open_store(source) as old, trio.store() as store:
+        assert [r.failures for r in old.edit(trio.edits(groups, 30)) if r.failures] == []
+        assert [r.failures for r in store.edit(trio.edits(groups, 5)) if r.failures] == []
+    commands.run("migrate", "plan", "--from", source, "--to", target, "--group", f"{unique}-*", "-o", "p.json")
+    trio.brokers[0].kill()
+    trio.brokers[1].kill()
+
+    began = time.monotonic()
+    commands.run("migrate", "apply", "p.json", "--yes", "--timeout", "3000", code=1)
+    assert time.monotonic() - began < 3 + 5
+    outcomes = [r for _, r in read_journal(tmp_path / "p.journal") if r["kind"] == "apply-outcome"]
+    assert [r["written"] for r in outcomes if r["written"]] == []
+    with trio.store(timeout_ms=3000) as store:
+        (result,) = store.edit(trio.edits([groups[0]], 31))
+        assert {(o.verdict, o.error is not None and o.error.retriable) for o in result.outcomes.values()} == {
+            (Verdict.FAILED, True)
+        }
+    with trio.store() as store:  # the broker that is left leads every partition, and reading needs no quorum
+        assert set(groups) <= set(store.groups())
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(KafkaBroker.start, trio.brokers))
+    commands.run("migrate", "apply", "p.json", "--yes")
+    commands.run("migrate", "verify", "p.json")
+    with trio.store() as store:
+        found = held(store, groups)
+    assert found.pop(groups[0]) in ({30}, {31})  # the edit that failed may have been kept by the broker that was left
+    assert found == {group: {30} for group in groups[1:]}
