@@ -125,9 +125,8 @@ class Mirror:
                     return self.status()
                 changed = self._next(pending)
         finally:
-            for mirrored in self.groups.values():
-                if mirrored.held is not None:
-                    mirrored.held.release()
+            if isinstance(self.target, HoldingStore):
+                self.target.release_held([m.held for m in self.groups.values() if m.held is not None])
 
     def _next(self, pending: set[str]) -> set[str] | None:
         changed = self.feed.wait(0.2 if pending else self.idle_s)
@@ -173,6 +172,7 @@ class Mirror:
         before = self._target_offsets(new)
         self.clock.sleep(self.settle_s)
         after = self._target_offsets(new)
+        quiet: list[GroupMirror] = []
         for mirrored in new:
             name = mirrored.target_group
             if moved := _moved(before[name], after[name]):
@@ -180,19 +180,28 @@ class Mirror:
                 mirrored.detail = (
                     f"somebody commits to this group in the target: {moved} moved while nothing was mirrored (seen)"
                 )
-                continue
-            self._take(mirrored, target)
+            else:
+                quiet.append(mirrored)
+        self._take(quiet, target)
 
-    def _take(self, mirrored: GroupMirror, target: HoldingStore) -> None:
-        try:
-            mirrored.held = target.hold(mirrored.target_group, holder=HOLDER)
-            mirrored.known = {tp: c.offset for tp, c in mirrored.held.fetch().items()}
-            mirrored.state, mirrored.detail = MirrorState.FOLLOWING, ""
-        except GroupActive as error:
-            members = "; ".join(error.members) or error.why
-            mirrored.state, mirrored.detail = MirrorState.REFUSED, f"the group has members in the target: {members}"
-        except OffsetMgrError as error:
-            mirrored.state, mirrored.detail = MirrorState.FAILING, str(error)
+    def _take(self, wanted: Iterable[GroupMirror], target: HoldingStore) -> None:
+        """Holds the groups, and learns what they hold: nobody else changes that from then on."""
+        named = {mirrored.target_group: mirrored for mirrored in wanted}
+        taken: list[GroupMirror] = []
+        for name, held in target.hold_many(named, holder=HOLDER):
+            mirrored = named[name]
+            if isinstance(held, GroupActive):
+                members = "; ".join(held.members) or held.why
+                mirrored.state, mirrored.detail = MirrorState.REFUSED, f"the group has members in the target: {members}"
+            elif isinstance(held, OffsetMgrError):
+                mirrored.state, mirrored.detail = MirrorState.FAILING, str(held)
+            else:
+                mirrored.held = held
+                mirrored.state, mirrored.detail = MirrorState.FOLLOWING, ""
+                taken.append(mirrored)
+        for name, found in self._target_offsets(taken).items():
+            # What cannot be read now counts as unknown: the commit reads again, and refuses to lower anything.
+            named[name].known = {tp: c.offset for tp, c in found.offsets.items()}
 
     def _target_offsets(self, mirrored: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
         return {found.group: found for found in self.target.scan(m.target_group for m in mirrored)}
@@ -202,49 +211,66 @@ class Mirror:
         live = {m.group: m for m in wanted if m.state not in (MirrorState.REFUSED, MirrorState.TAKEN)}
         pending: set[str] = set()
         edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
+        following: list[tuple[GroupMirror, Mapping[TopicPartition, Committed]]] = []
         for found in self.source.scan(live):
             mirrored = live[found.group]
             if problem := found.error or next(iter(found.errors.values()), None):
                 mirrored.state, mirrored.detail = MirrorState.FAILING, str(problem)
                 pending.add(mirrored.group)
             offsets = {tp: c for tp, c in found.offsets.items() if self.options.wants(tp)}
-            if mirrored.held is not None or isinstance(self.target, HoldingStore):
-                if offsets and not self._copy_held(mirrored, offsets):
-                    pending.add(mirrored.group)
-            elif offsets:
+            if not offsets:
+                continue
+            if isinstance(self.target, HoldingStore):
+                following.append((mirrored, offsets))
+            else:
                 changes = {tp: Change(OffsetAndMetadata(c.offset, c.metadata)) for tp, c in offsets.items()}
                 edits[mirrored.target_group] = (mirrored, GroupEdit(mirrored.target_group, changes))
+        if isinstance(self.target, HoldingStore):
+            return pending | self._copy_held(following, self.target)
         for result in self.target.edit(edit for _, edit in edits.values()):
             if not _take_outcomes(edits[result.group][0], result.outcomes):
                 pending.add(edits[result.group][0].group)
         return pending
 
-    def _copy_held(self, mirrored: GroupMirror, offsets: Mapping[TopicPartition, Committed]) -> bool:
-        """Copies one group that must be held; True when nothing is left to do."""
-        if mirrored.held is None:
-            assert isinstance(self.target, HoldingStore)
-            self._take(mirrored, self.target)
-        if mirrored.held is None:
-            return mirrored.state is MirrorState.REFUSED
-        behind = {tp: c for tp, c in offsets.items() if mirrored.known.get(tp, -1) < c.offset}
-        ahead = any(mirrored.known.get(tp, -1) > c.offset for tp, c in offsets.items())
-        mirrored.lag = sum(c.offset - max(mirrored.known.get(tp, c.offset), 0) for tp, c in behind.items())
-        if lost := mirrored.held.lost:
-            return self._lose(mirrored, lost)
-        if not behind:
-            mirrored.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
-            mirrored.detail = ""
-            return True
-        try:
-            values = {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
-            outcomes = mirrored.held.commit(values)
-        except LockLost as error:
+    def _copy_held(
+        self, following: list[tuple[GroupMirror, Mapping[TopicPartition, Committed]]], target: HoldingStore
+    ) -> set[str]:
+        """Copies groups that must be held; gives those that must be looked at again soon."""
+        self._take([mirrored for mirrored, _ in following if mirrored.held is None], target)
+        pending: set[str] = set()
+        commits: dict[str, tuple[GroupMirror, dict[TopicPartition, OffsetAndMetadata]]] = {}
+        for mirrored, offsets in following:
+            if mirrored.held is None:
+                done = mirrored.state is MirrorState.REFUSED
+            elif lost := mirrored.held.lost:
+                done = self._lose(mirrored, lost)
+            elif behind := _behind(mirrored, offsets):
+                commits[mirrored.target_group] = (mirrored, behind)
+                continue
+            else:
+                done = True
+            if not done:
+                pending.add(mirrored.group)
+        wanted = ((mirrored.held, values) for mirrored, values in commits.values() if mirrored.held is not None)
+        for name, outcomes in target.commit_held(wanted):
+            if not self._committed(*commits[name], outcomes):
+                pending.add(commits[name][0].group)
+        return pending
+
+    def _committed(
+        self,
+        mirrored: GroupMirror,
+        values: Mapping[TopicPartition, OffsetAndMetadata],
+        outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError,
+    ) -> bool:
+        """Books a commit into a held group; True when nothing is left to do."""
+        if isinstance(outcomes, LockLost):
             # Why it was lost is told by the hold: a consumer that wants the group, or a mirror that took over.
-            return self._lose(mirrored, mirrored.held.lost or error)
-        except OffsetMgrError as error:
-            mirrored.state, mirrored.detail = MirrorState.FAILING, str(error)
+            return self._lose(mirrored, (mirrored.held.lost if mirrored.held else None) or outcomes)
+        if isinstance(outcomes, OffsetMgrError):
+            mirrored.state, mirrored.detail = MirrorState.FAILING, str(outcomes)
             return False
-        mirrored.known.update({tp: offsets[tp].offset for tp, o in outcomes.items() if o.verdict is not Verdict.FAILED})
+        mirrored.known.update({tp: values[tp].offset for tp, o in outcomes.items() if o.verdict is not Verdict.FAILED})
         return _take_outcomes(mirrored, outcomes)
 
     def _lose(self, mirrored: GroupMirror, error: OffsetMgrError) -> bool:
@@ -263,6 +289,19 @@ class Mirror:
 def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
     """A partition whose commit changed between two reads; None where none did (or could be read)."""
     return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
+
+
+def _behind(
+    mirrored: GroupMirror, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What a held group lacks; where nothing, its state is that of a group that follows."""
+    known = mirrored.known
+    behind = {tp: c for tp, c in offsets.items() if known.get(tp, -1) < c.offset}
+    mirrored.lag = sum(c.offset - max(known.get(tp, c.offset), 0) for tp, c in behind.items())
+    if not behind:
+        ahead = any(known.get(tp, -1) > c.offset for tp, c in offsets.items())
+        mirrored.state, mirrored.detail = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING, ""
+    return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
 
 
 def _take_outcomes(mirrored: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:

@@ -245,6 +245,21 @@ class HoldingStore(Protocol):
         """
         ...
 
+    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldGroup | OffsetMgrError]]:
+        """Takes many groups, many at a time: each group with its hold, or with the error that `hold` would raise."""
+        ...
+
+    def commit_held(
+        self, commits: Iterable[tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]]]
+    ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
+        """Commits into many held groups of this store, many at a time: each group with what `HeldGroup.commit` would
+        give or raise, in no promised order."""
+        ...
+
+    def release_held(self, held: Iterable[HeldGroup]) -> None:
+        """Gives up many groups, many at a time."""
+        ...
+
 
 class StoreBase:
     """The parts of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""

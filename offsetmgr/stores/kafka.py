@@ -9,6 +9,7 @@ in `kafka_edits`.  The wire protocol is imported when it is first needed, becaus
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -23,6 +24,7 @@ from offsetmgr.stores.base import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
+    HeldGroup,
     StoreBase,
     StoreIdentity,
 )
@@ -30,6 +32,7 @@ from offsetmgr.stores.base import (
 if TYPE_CHECKING:
     from offsetmgr.wire.held import Hold
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 _SCAN_BATCH: Final = 100
@@ -120,6 +123,65 @@ class KafkaStore(StoreBase):
         wire = self._wire()
         return HeldKafkaGroup(wire, wire.run(lambda deadline: Hold.take(wire.client, group, holder, deadline)))
 
+    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldGroup | OffsetMgrError]]:
+        """See `offsetmgr.stores.base.HoldingStore`; a broker lets the first join of each empty group wait (3 s by
+        default), so these wait together."""
+        from offsetmgr.wire.held import Hold
+
+        wire = self._wire()
+
+        async def take(group: str) -> tuple[str, HeldGroup | OffsetMgrError]:
+            try:
+                return group, HeldKafkaGroup(wire, await Hold.take(wire.client, group, holder, wire.edits.deadline()))
+            except OffsetMgrError as error:
+                return group, error
+
+        yield from self._many(groups, take, key=str)
+
+    def commit_held(
+        self, commits: Iterable[tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]]]
+    ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
+        """See `offsetmgr.stores.base.HoldingStore`."""
+
+        async def commit(
+            one: tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]],
+        ) -> tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]:
+            held, offsets = one
+            assert isinstance(held, HeldKafkaGroup)
+            try:
+                changes = {tp: Change(after) for tp, after in offsets.items()}
+                return held.group, await held.carry_out(changes, self._wire().edits.deadline())
+            except OffsetMgrError as error:
+                return held.group, error
+
+        yield from self._many(commits, commit, key=lambda one: one[0].group)
+
+    def release_held(self, held: Iterable[HeldGroup]) -> None:
+        """See `offsetmgr.stores.base.HoldingStore`."""
+
+        async def release(one: HeldGroup) -> None:
+            assert isinstance(one, HeldKafkaGroup)
+            await one.give_up(self._wire().edits.deadline())
+
+        for _ in self._many(held, release, key=lambda one: one.group):
+            pass
+
+    def _many(self, items: Iterable[A], do: Callable[[A], Awaitable[T]], *, key: Callable[[A], str]) -> Iterator[T]:
+        """What ``do`` gives for each item, many at a time; the items of one key one after the other."""
+        from offsetmgr.wire.runner import batches, in_flight
+
+        async def do_all(batch: list[A]) -> list[T]:
+            return list(await asyncio.gather(*map(do, batch)))
+
+        yield from in_flight(
+            self._wire().runner,
+            batches(items, first=_FIRST_BATCH, most=_EDIT_BATCH, key=key),
+            do_all,
+            most=_EDITS_IN_FLIGHT,
+            key=key,
+            finish=True,
+        )
+
     def delete_group(self, group: str) -> None:
         """Deletes a group with all that it has committed.
 
@@ -165,21 +227,28 @@ class HeldKafkaGroup:
 
     def edit(self, changes: Mapping[TopicPartition, Change]) -> Mapping[TopicPartition, ChangeOutcome]:
         """As an edit of this group: expected values, rewinds and deletions too. Raises `LockLost`."""
+        return self._wire.run(lambda deadline: self.carry_out(changes, deadline))
+
+    async def carry_out(
+        self, changes: Mapping[TopicPartition, Change], deadline: float
+    ) -> dict[TopicPartition, ChangeOutcome]:
+        """`edit`, within the store's event loop."""
         from offsetmgr.stores.kafka_edits import Outcomes, carry_out
 
-        async def edit(deadline: float) -> dict[TopicPartition, ChangeOutcome]:
-            async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-                return await self._hold.commit(wanted, deadline)
+        async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
+            return await self._hold.commit(wanted, deadline)
 
-            async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
-                return await self._hold.delete(partitions, deadline)
+        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+            return await self._hold.delete(partitions, deadline)
 
-            return await carry_out(changes, await self._hold.fetch(list(changes), deadline), write, erase)
-
-        return self._wire.run(edit)
+        return await carry_out(changes, await self._hold.fetch(list(changes), deadline), write, erase)
 
     def release(self) -> None:
         self._wire.run(self._hold.release)
+
+    async def give_up(self, deadline: float) -> None:
+        """`release`, within the store's event loop."""
+        await self._hold.release(deadline)
 
     def __enter__(self) -> Self:
         return self
