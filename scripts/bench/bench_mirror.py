@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -38,7 +37,6 @@ MOST_BEHIND_S = 3.0
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 TAKING_S = 120.0
 """How long the mirror may take to take the groups."""
-_COPIED = re.compile(rb"([\d,]+) offsets copied")
 
 
 def commit_everywhere(store: OffsetStore, groups: list[str], partitions: int, offset: int) -> None:
@@ -52,6 +50,11 @@ def commit_everywhere(store: OffsetStore, groups: list[str], partitions: int, of
 def held(store: OffsetStore, groups: list[str]) -> list[int]:
     """The lowest offset of each group, 0 where it has none."""
     return [min((c.offset for c in found.offsets.values()), default=0) for found in store.scan(groups)]
+
+
+def make_topic(bootstrap: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(60)
 
 
 @contextmanager
@@ -106,8 +109,7 @@ def main() -> int:
         ZooKeeperServer(Path(name) / "zookeeper", jvm=("-Xmx1g",)) as zookeeper,
         KafkaBroker(Path(name) / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx1g",)) as broker,
     ):
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, args.partitions, 1)])[TOPIC].result(60)
+        make_topic(broker.bootstrap, args.partitions)
         zk_uri, kafka_uri = f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{broker.bootstrap}"
         log = Path(name) / "mirror.log"
         with open_store(zk_uri) as zk, open_store(kafka_uri) as kafka:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
@@ -518,6 +520,58 @@ def test_a_held_group_stays_held_longer_than_a_session(store: KafkaStore, topic:
 
         assert held.lost is None
         assert {o.verdict for o in held.commit(at(topic, 20)).values()} == {Verdict.WRITTEN}
+
+
+def test_many_groups_are_held_committed_to_and_released_together_over_few_connections(
+    store: KafkaStore, bootstrap: str, topic: str, unique: str
+) -> None:
+    groups = [f"{unique}-{n:03}" for n in range(150)]
+    sockets_before = open_sockets()
+
+    held = dict(store.hold_many(groups, holder="mirror"))
+    sockets = open_sockets() - sockets_before
+    outcomes = dict(store.commit_held((hold, at(topic, 7)) for hold in held.values()))
+    with KafkaStore(bootstrap) as other:
+        theirs = list(other.edit(GroupEdit(g, {tp: Change(o) for tp, o in at(topic, 90).items()}) for g in groups))
+    store.release_held(held.values())
+
+    assert sorted(held) == groups
+    assert sockets < 50
+    assert sorted(outcomes) == groups
+    assert {o.verdict for found in outcomes.values() for o in found.values()} == {Verdict.WRITTEN}
+    assert {type(e) for result in theirs for e in result.failures.values()} == {GroupActive}
+    assert {g: offsets_of(store, g) for g in groups} == {g: {0: 7, 1: 7, 2: 7, 3: 7} for g in groups}
+    assert store.commit(groups[0], at(topic, 30)).atomic
+
+
+def test_one_group_that_cannot_be_held_or_was_lost_is_its_own_error(
+    store: KafkaStore, bootstrap: str, topic: str, unique: str
+) -> None:
+    busy, taken, good = f"{unique}-busy", f"{unique}-taken", f"{unique}-good"
+    with RunningConsumer(bootstrap, busy, topic) as consumer, KafkaStore(bootstrap) as other:
+        wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
+
+        held = dict(store.hold_many([busy, taken, good], holder="mirror"))
+        later = other.hold(taken, holder="mirror")
+        outcomes = dict(store.commit_held((held[g], at(topic, 7)) for g in (taken, good)))
+
+        assert isinstance(held[busy], GroupActive)
+        assert isinstance(outcomes[taken], LockLost)
+        assert {o.verdict for o in outcomes[good].values()} == {Verdict.WRITTEN}
+        ((_, back),) = store.commit_held([(held[good], at(topic, 6))])
+        assert {o.verdict for o in back.values()} == {Verdict.FAILED}
+        store.release_held([held[taken], held[good]])
+        later.release()
+    assert offsets_of(store, good) == {0: 7, 1: 7, 2: 7, 3: 7}
+
+
+def open_sockets() -> int:
+    """Sockets of this process."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            count += descriptor.readlink().name.startswith("socket:")
+    return count
 
 
 # --- groups of the new protocol (KIP-848) ---------------------------------------------------------
