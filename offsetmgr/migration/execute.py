@@ -16,7 +16,7 @@ from offsetmgr.clock import Clock
 from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError
 from offsetmgr.migration.batches import batched
 from offsetmgr.migration.journal import Journal, Json, Record
-from offsetmgr.migration.plan import Step
+from offsetmgr.migration.plan import Action, Step
 from offsetmgr.migration.planfile import encode_steps
 from offsetmgr.migration.state import encode_partitions
 from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -194,17 +194,16 @@ class Executor:
 
 
 def _edit(task: Task) -> GroupEdit:
+    rewind = Action.REWIND
     changes = {
         step.tp: Change(
-            step.after, None if task.force else before_image(step.target), allow_rewind=_rewinds(step, task)
+            step.after,
+            None if task.force else before_image(step.target),
+            task.allow_rewind or step.action is rewind,
         )
         for step in task.steps
     }
     return GroupEdit(task.target_group, changes, task.guard)
-
-
-def _rewinds(step: Step, task: Task) -> bool:
-    return task.allow_rewind or step.action.value == "rewind"
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:

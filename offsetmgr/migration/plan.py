@@ -41,7 +41,7 @@ class Action(StrEnum):
 
     @property
     def writes(self) -> bool:
-        return self in (Action.COPY, Action.REWIND)
+        return self is Action.COPY or self is Action.REWIND
 
     @property
     def refuses(self) -> bool:
@@ -84,9 +84,16 @@ class PlanOptions:
     groups: tuple[str, ...] = ()
     """Group patterns; empty means all groups."""
     rename: Mapping[str, str] = field(default_factory=dict)
+    _names: frozenset[str] = field(init=False, repr=False, compare=False)
+    _globs: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A plan back names every one of its groups: names are looked up, only globs are gone through.
+        object.__setattr__(self, "_names", frozenset(self.groups))
+        object.__setattr__(self, "_globs", tuple(name for name in self.groups if any(c in name for c in "*?[")))
 
     def wants_group(self, group: str) -> bool:
-        return not self.groups or any(fnmatchcase(group, pattern) for pattern in self.groups)
+        return not self.groups or group in self._names or any(fnmatchcase(group, glob) for glob in self._globs)
 
     def wants(self, tp: TopicPartition) -> bool:
         return not self.topics or any(_topic_matches(tp, pattern) for pattern in self.topics)

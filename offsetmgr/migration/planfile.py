@@ -15,6 +15,7 @@ Only this module knows the encoding; the journal uses its `encode_step` and `dec
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -72,7 +73,7 @@ def encode_step(step: Step, *, whole: bool = True) -> str:
     Built here, since a plan is made of little else and `json.dumps` takes three times as
     long for so small a thing."""
     tp, action, source, target, after, note = step
-    text = f'{{"p":{tp.partition},"action":"{action.value}"'
+    text = f'{{"p":{tp[1]},"action":"{action}"'
     if whole and source is not None:
         text += f',"source":{encode_offset(source)}'
     if target is not None:
@@ -189,7 +190,7 @@ class PlanSummary:
         self.failed_groups += bool(plan.error)
         self.active_groups += bool(plan.members)
         self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
-        self.actions.update(step.action.value for step in plan.steps)
+        self.actions.update([step.action for step in plan.steps])
 
     @property
     def needs_attention(self) -> bool:
@@ -257,7 +258,8 @@ def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> t
     except OSError as error:
         raise PlanError(f"plan {path}", error.strerror or str(error)) from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
     fsync_folder(path.parent)
     return summary, digest.hexdigest()
 
@@ -292,6 +294,8 @@ class PlanFile:
                 self._check_version(first)
             digest.update(last)
             last = line
+        if not first:
+            raise PlanError(f"plan {self.path}", "the file is empty", "make a new plan")
         head, found, claimed = last.rpartition(_HASH)
         digest.update(head)
         if not found or claimed.rstrip() != digest.hexdigest().encode() + b'"}':

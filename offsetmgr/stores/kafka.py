@@ -50,6 +50,8 @@ class KafkaStore(StoreBase):
     cannot be edited (`GroupActive`).  Besides plain text it speaks TLS and SASL PLAIN and SCRAM.
     """
 
+    capabilities = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
+
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._bootstrap = bootstrap
         self._config = config or ConnectionConfig()
@@ -59,10 +61,6 @@ class KafkaStore(StoreBase):
     @property
     def uri(self) -> str:
         return f"kafka://{self._bootstrap}"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:

@@ -140,7 +140,8 @@ def child_names(buffer: bytes, offset: int) -> list[str]:
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
     """The answers to a multi-read of ``count`` getData: the node, or the error code of that node alone."""
     results: list[NodeData | int] = []
-    append, peek, make = results.append, _TYPE_AND_FIRST_INT.unpack_from, NodeData._make
+    # tuple.__new__ is what NodeData._make comes to, without its Python frame for every node.
+    append, peek, new = results.append, _TYPE_AND_FIRST_INT.unpack_from, tuple.__new__
     get: int = Op.GET
     try:
         for _ in range(count):
@@ -149,7 +150,7 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
             offset += 13
             if kind == get:
                 length = number if number > 0 else 0
-                append(make(_node_struct(length).unpack_from(buffer, offset)))
+                append(new(NodeData, _node_struct(length).unpack_from(buffer, offset)))
                 offset += length + 68
             elif kind == -1:
                 append(number)
