@@ -1,0 +1,134 @@
+"""Kafka's own ``kafka-consumer-groups --reset-offsets`` beside our edits of the same group: one or the other, whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from processes import create_topic
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, java_tool
+from offsetmgr.stores.base import Change, GroupEdit
+from offsetmgr.stores.kafka import KafkaStore
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = 8
+TOOLS_OFFSET = 5
+OURS = (10, 11, 12)
+TOOL_RUNS = 5
+
+
+@pytest.fixture
+def store(kafka: KafkaBroker) -> Iterator[KafkaStore]:
+    with KafkaStore(kafka.bootstrap, ConnectionConfig(timeout_ms=20_000)) as found:
+        yield found
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker, unique: str) -> str:
+    """Twenty messages in each partition."""
+    create_topic(kafka.bootstrap, unique, PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(20 * PARTITIONS):
+        producer.produce(unique, b"x", partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+    return unique
+
+
+def at(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {TopicPartition(topic, p): OffsetAndMetadata(offset) for p in range(PARTITIONS)}
+
+
+def state(store: KafkaStore, group: str) -> tuple[int, ...]:
+    """All offsets of the group, from one OffsetFetch."""
+    return tuple(c.offset for _, c in sorted(store.fetch(group).items()) if isinstance(c, Committed))
+
+
+def reset_with_kafkas_tool(bootstrap: str, group: str) -> tuple[bool, str]:
+    """Whether the tool says that it has reset the group's offsets, and all that it said."""
+    where = ["--bootstrap-server", bootstrap, "--group", group]
+    done = java_tool(
+        "kafka-3.9",
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        [*where, "--reset-offsets", "--to-offset", str(TOOLS_OFFSET), "--all-topics", "--execute"],
+    )
+    said = done.stdout + done.stderr
+    return "NEW-OFFSET" in done.stdout and "Error" not in said, said
+
+
+def test_while_a_group_is_held_kafkas_tool_changes_nothing(kafka: KafkaBroker, store: KafkaStore, topic: str) -> None:
+    store.commit(topic, at(topic, 10))
+    with store.hold(topic, holder="offsetmgr-test"):
+        accepted, said = reset_with_kafkas_tool(kafka.bootstrap, topic)
+
+    assert not accepted
+    assert "inactive" in said or "UnknownMemberId" in said, said
+    assert state(store, topic) == (10,) * PARTITIONS
+    accepted, said = reset_with_kafkas_tool(kafka.bootstrap, topic)
+    assert accepted, said
+    assert state(store, topic) == (5,) * PARTITIONS
+
+
+@pytest.mark.filterwarnings("ignore:record_property is incompatible")
+def test_a_group_that_kafkas_tool_and_we_edit_at_the_same_time_is_never_a_mixture(
+    kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: pytest.RecordProperty
+) -> None:
+    """After each run of the tool, after each edit, and at any moment in between."""
+    store.commit(topic, at(topic, OURS[0]))
+    whole = {(offset,) * PARTITIONS for offset in (TOOLS_OFFSET, *OURS)}
+    ended = threading.Event()
+    strange: list[object] = []
+    written = refused = 0
+
+    def edit() -> None:
+        nonlocal written, refused
+        turn = 0
+        with KafkaStore(kafka.bootstrap, ConnectionConfig(timeout_ms=20_000)) as ours:
+            while not ended.is_set():
+                turn += 1
+                wanted = at(topic, OURS[turn % len(OURS)])
+                changes = {tp: Change(after, allow_rewind=True) for tp, after in wanted.items()}
+                (result,) = ours.edit([GroupEdit(topic, changes)])
+                if result.failures:
+                    refused += 1
+                else:
+                    written += 1
+                    # What we found under the lock was whole too, and so was what we left.
+                    befores = {o.before.offset for o in result.outcomes.values() if isinstance(o.before, Committed)}
+                    if len(befores) != 1 or not result.atomic:
+                        strange.append(result)
+                if (now := state(ours, topic)) not in whole:
+                    strange.append(now)
+
+    def watch() -> None:
+        with KafkaStore(kafka.bootstrap, ConnectionConfig(timeout_ms=20_000)) as theirs:
+            while not ended.is_set():
+                if (now := state(theirs, topic)) not in whole:
+                    strange.append(now)
+
+    threads = [threading.Thread(target=edit), threading.Thread(target=watch)]
+    for thread in threads:
+        thread.start()
+    try:
+        runs = []
+        for _ in range(TOOL_RUNS):
+            runs.append(reset_with_kafkas_tool(kafka.bootstrap, topic))
+            assert state(store, topic) in whole
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+    record_property("tool accepted", sum(accepted for accepted, _ in runs))
+    record_property("tool refused", sum(not accepted for accepted, _ in runs))
+    record_property("edits written", written)
+    record_property("edits refused", refused)
+    assert strange == []
+    assert written > 0
+    told = [said for accepted, said in runs if not accepted]
+    assert all("inactive" in said or "UnknownMemberId" in said for said in told), told
