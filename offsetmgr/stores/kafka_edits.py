@@ -1,6 +1,7 @@
 """How edits of Kafka groups are carried out: which guard, what is compared, and what became of each partition.
 
-Asyncio over `offsetmgr.wire`; `decide` and what it calls are pure.
+Asyncio over `offsetmgr.wire`; `decide` and what it calls are pure. What only members need of the wire (the lock,
+deletions) is imported where it is used: most commands never do.
 
 Ordering contract under the lock: join, *then* read, compare, commit with the generation, leave.
 """
@@ -45,8 +46,6 @@ from offsetmgr.stores.base import (
 )
 from offsetmgr.wire.client import Client, NotAMember
 from offsetmgr.wire.connection import Address
-from offsetmgr.wire.grouplock import locked
-from offsetmgr.wire.membership import delete, group_active
 from offsetmgr.wire.requests import FetchedGroup
 
 CAPABILITIES: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
@@ -125,6 +124,8 @@ class KafkaEdits:
         self, edit: GroupEdit, state: GroupDescription, held: FetchedGroup, deadline: float
     ) -> GroupEditResult:
         if not state.idle or state.members:
+            from offsetmgr.wire.membership import group_active
+
             raise group_active(edit.group, [str(member) for member in state.members])
         decided = decide(edit.changes, held)
         if not decided.todo:
@@ -137,6 +138,8 @@ class KafkaEdits:
             return await self._simple(edit, again, COMPARED, deadline, at)
         if state.state == "DEAD" and not held.offsets and not held.errors:
             return await self._simple(edit, held, NEW_GROUP, deadline, at, decided)
+        from offsetmgr.wire.grouplock import locked
+
         # Asking for all is the shorter question; for a few of many it would be the longer answer.
         asked = None if len(held.offsets) <= 2 * len(edit.changes) else list(edit.changes)
         async with locked(self._client, edit.group, deadline, at) as lock:
@@ -158,6 +161,8 @@ class KafkaEdits:
             return await self._client.commit(edit.group, offsets, deadline, at)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+            from offsetmgr.wire.membership import delete
+
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
             return await delete(connection, edit.group, partitions, deadline)
@@ -170,6 +175,8 @@ class KafkaEdits:
 
     async def _active(self, group: str, deadline: float) -> GroupActive:
         """The error for a group that turned out to have members."""
+        from offsetmgr.wire.membership import group_active
+
         state = (await self._client.describe([group], deadline))[group]
         members = state.members if isinstance(state, GroupDescription) else ()
         return group_active(group, [str(member) for member in members])

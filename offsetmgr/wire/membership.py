@@ -28,7 +28,7 @@ from kio.static.protocol import Payload
 
 from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.wire import requests
+from offsetmgr.wire import member_requests, requests
 from offsetmgr.wire.client import Client, backoff, commit_outcomes
 from offsetmgr.wire.connection import Connection
 from offsetmgr.wire.errors import RETRIABLE, kafka_error
@@ -85,7 +85,7 @@ async def join_alone(
 
     Raises `GroupActive` where others are members too (after leaving again), else what the coordinator answered.
     """
-    request = requests.join_group(group, instance_id, SESSION_MS)
+    request = member_requests.join_group(group, instance_id, SESSION_MS)
     # An empty group's first join takes as long as the broker's group.initial.rebalance.delay.ms.
     answer: JoinGroupResponse | StaticJoinGroupResponse
     if instance_id is None:
@@ -101,7 +101,7 @@ async def join_alone(
         if (not leads and instance_id is None) or len(answer.members) > 1:
             raise await _others(client, mine, deadline)
         sync = await connection.call(
-            requests.sync_group(group, mine.generation, mine.member_id, instance_id, leader=leads),
+            member_requests.sync_group(group, mine.generation, mine.member_id, instance_id, leader=leads),
             SyncGroupResponse,
             _left(deadline),
         )
@@ -125,7 +125,7 @@ async def leave(client: Client, connection: Connection, mine: Membership, deadli
     If the coordinator cannot be told within the deadline (a second at least, a session at most), the membership ends
     with its session.
     """
-    request = requests.leave_group(mine.group, mine.member_id, mine.instance_id)
+    request = member_requests.leave_group(mine.group, mine.member_id, mine.instance_id)
     now = asyncio.get_running_loop().time
     until = min(max(deadline, now() + _LEAST_TO_LEAVE), now() + SESSION_MS / 1000)
     for pause in backoff():
@@ -183,7 +183,9 @@ async def delete(
     connection: Connection, group: str, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Deletes commits; the request carries no generation, but nobody else can commit while we are the member."""
-    answer = await connection.call(requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline))
+    answer = await connection.call(
+        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline)
+    )
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"delete in group {group}")
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}

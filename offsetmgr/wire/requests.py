@@ -7,7 +7,6 @@ versions older than these (KIP-896).
 
 from __future__ import annotations
 
-import datetime
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -18,22 +17,12 @@ from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
 from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v4.response import DescribedGroup
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
-from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
-from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroupRequest
-from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
-from kio.schema.leave_group.v3.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.list_groups.v4.request import ListGroupsRequest
 from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.offset_delete.v0.request import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
 from kio.schema.offset_fetch.v8.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
-from kio.schema.sync_group.v3.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i8, i32, i32Timedelta
+from kio.static.primitive import i8, i32
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import (
@@ -44,7 +33,7 @@ from offsetmgr.model import (
     TopicPartition,
 )
 from offsetmgr.wire.connection import Encoded
-from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, encode_assignment, encode_subscription
+from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from offsetmgr.wire.errors import kafka_error
 
 OFFSET_COMMIT: Final = (8, 7)
@@ -66,15 +55,6 @@ NEEDED: Final[Mapping[int, tuple[str, int]]] = {
 }
 """Versions that a broker must speak, by API key."""
 
-PROTOCOLS: Final = ("offsetmgr", "range", "roundrobin", "cooperative-sticky", "sticky")
-"""Our own name first, then the usual ones: a consumer that joins while we hold the group must find one in common,
-or the coordinator answers it INCONSISTENT_GROUP_PROTOCOL instead of letting it wait until we leave."""
-
-_PROTOCOLS: Final = tuple(JoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS)
-_STATIC_PROTOCOLS: Final = tuple(
-    StaticJoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS
-)
-
 _PARTITION: Final = struct.Struct(">iqih")
 _STRING: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -94,11 +74,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
     return topics
-
-
-def milliseconds(value: int) -> i32Timedelta:
-    """kio's form of a time span."""
-    return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
 
 
 def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
@@ -196,67 +171,6 @@ def offset_commit(
             body += _PARTITION.pack(partition, wanted.offset, epoch, len(metadata))
             body += metadata
     return Encoded(*OFFSET_COMMIT, bytes(body))
-
-
-def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
-    return OffsetDeleteRequest(
-        group_id=GroupId(group),
-        topics=tuple(
-            OffsetDeleteRequestTopic(
-                name=TopicName(topic),
-                partitions=tuple(OffsetDeleteRequestPartition(partition_index=i32(n)) for n in numbers),
-            )
-            for topic, numbers in by_topic(partitions).items()
-        ),
-    )
-
-
-def join_group(
-    group: str, instance_id: str | None, session_timeout_ms: int
-) -> JoinGroupRequest | StaticJoinGroupRequest:
-    """Joins with an empty subscription.
-
-    Version 3 spares dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
-    """
-    timeout = milliseconds(session_timeout_ms)
-    if instance_id is None:
-        return JoinGroupRequest(
-            group_id=GroupId(group),
-            session_timeout=timeout,
-            rebalance_timeout=timeout,
-            member_id="",
-            protocol_type=PROTOCOL_TYPE,
-            protocols=_PROTOCOLS,
-        )
-    return StaticJoinGroupRequest(
-        group_id=GroupId(group),
-        session_timeout=timeout,
-        rebalance_timeout=timeout,
-        member_id="",
-        group_instance_id=instance_id,
-        protocol_type=PROTOCOL_TYPE,
-        protocols=_STATIC_PROTOCOLS,
-    )
-
-
-def sync_group(
-    group: str, generation: int, member_id: str, instance_id: str | None, *, leader: bool
-) -> SyncGroupRequest:
-    """The leader's sync assigns nothing to the only member; a follower's brings no assignment."""
-    mine = SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment())
-    return SyncGroupRequest(
-        group_id=GroupId(group),
-        generation_id=i32(generation),
-        member_id=member_id,
-        group_instance_id=instance_id,
-        assignments=(mine,) if leader else (),
-    )
-
-
-def leave_group(group: str, member_id: str, instance_id: str | None) -> LeaveGroupRequest:
-    return LeaveGroupRequest(
-        group_id=GroupId(group), members=(MemberIdentity(member_id=member_id, group_instance_id=instance_id),)
-    )
 
 
 def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
