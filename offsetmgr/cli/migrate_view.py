@@ -169,6 +169,11 @@ def show_report(report: Report, verb: str) -> None:
                 continue
             shown_groups.add(outcome.group)
             line = f"  ! {outcome.target_group} is active: {'; '.join(outcome.active_members)}"
+        elif len(outcome.failed) > 1 and len({str(e) for e in outcome.failed.values()}) == 1:
+            if outcome.group in shown_groups:
+                continue
+            shown_groups.add(outcome.group)
+            line = f"  ! {outcome.target_group}, {counted(len(outcome.failed), 'partition')}: {error.why or error.what}"
         else:
             line = f"  ! {outcome.target_group} {tp}: {error.why or error.what}"
         lines += 1

@@ -406,7 +406,7 @@ def import_offsets(
     with closing(open_file(path, file_format, group[0] if group and len(group) == 1 else None)) as snapshot:
         chosen = [name for name in snapshot.groups() if matches_group(name, group or [])]
         if not chosen:
-            raise GroupNotFound(f"file {file}", "holds no such group" if group else "holds no groups")
+            raise GroupNotFound(f"file {file}", f"holds no group {', '.join(group)}" if group else "holds no groups")
         edit = Edit(
             "offsets import", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
         )

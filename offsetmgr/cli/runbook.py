@@ -16,7 +16,7 @@ from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stopping import stopping
-from offsetmgr.errors import UsageError
+from offsetmgr.errors import FileFailure, UsageError
 from offsetmgr.migration import bounce as bouncing
 from offsetmgr.migration import runbook as books
 from offsetmgr.migration import runbooktext as text
@@ -127,6 +127,8 @@ def write(
             raise UsageError(f"-o {file}", "the name ends neither in .json nor in .md")
         if file.exists():
             raise UsageError(f"-o {file}", "it exists, and a baseline must not be overwritten", "take another name")
+        if not file.parent.is_dir():
+            raise FileFailure(f"-o {file}", f"{file.parent} is no folder")
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     book = books.write_runbook(
         _view(connect),
@@ -140,8 +142,11 @@ def write(
     for file in files:
         as_json = file.suffix == ".json"
         written = json.dumps(books.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
-        with file.open("x", encoding="utf-8") as out:
-            out.write(written)
+        try:
+            with file.open("x", encoding="utf-8") as out:
+                out.write(written)
+        except OSError as error:
+            raise FileFailure(f"-o {file}", error.strerror or str(error)) from error
         note(f"wrote {file}")
     if not files:
         print(text.runbook_markdown(book))

@@ -104,7 +104,7 @@ def finalize(
     if state.undo.opened:
         raise JournalError(name, "it was rolled back", "make a new plan")
     if not state.apply.complete:
-        raise JournalError(name, "it was not applied to its end", "run: offsetmgr migrate apply")
+        raise JournalError(name, "it was not applied to its end", f"run: offsetmgr migrate apply {verifier.plan.path}")
     verified, gates = 0, tuple[GroupGate, ...]()
     if state.finalized_at is None:
         verified, gates = check_gates(verifier, gate)

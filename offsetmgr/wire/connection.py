@@ -36,6 +36,7 @@ R = TypeVar("R", bound=Payload)
 
 _LARGEST_FRAME: Final = 256 * 1024 * 1024
 _MOST_IN_FLIGHT: Final = 200
+_SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
 _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
 
@@ -112,7 +113,7 @@ class Connection:
                     raise
                 return connection
         except TimeoutError:
-            raise TimedOut(f"broker {address}", f"no answer within {timeout:.1f} s") from None
+            raise TimedOut(f"broker {address}", f"no answer within {timeout:.1f} s", _SILENT) from None
 
     @staticmethod
     async def _dial(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -66,7 +66,7 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     12: ("OFFSET_METADATA_TOO_LARGE", "the metadata is longer than the broker's offset.metadata.max.bytes"),
     13: ("NETWORK_EXCEPTION", "the broker disconnected"),
     14: ("COORDINATOR_LOAD_IN_PROGRESS", "the coordinator still loads its groups"),
-    15: ("COORDINATOR_NOT_AVAILABLE", "no coordinator can serve the group right now"),
+    15: ("COORDINATOR_NOT_AVAILABLE", "no coordinator can serve the group right now; are enough brokers up?"),
     16: ("NOT_COORDINATOR", "another broker coordinates the group"),
     17: ("INVALID_TOPIC_EXCEPTION", "the topic's name is not valid"),
     18: ("RECORD_LIST_TOO_LARGE", "the commit is larger than a segment of the offsets topic"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 import time
 from queue import SimpleQueue
@@ -24,6 +25,8 @@ from offsetmgr.errors import AuthenticationFailed, InvalidUri, OffsetMgrError, T
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _LONGEST_SESSION_S: Final = 10.0
 _LONGEST_CLOSE_S: Final = 3.0
+_LOOK_S: Final = 0.3
+_DEFAULT_PORT: Final = "2181"
 
 # kazoo's log goes where the application says and nowhere else: without a handler Python would print its warnings to
 # stderr.  Never DEBUG: there kazoo shows every request, the one that carries the credentials too.
@@ -120,13 +123,13 @@ class Connection:
         """
         client = self._open()
         if not client.settled.wait(max(0.0, deadline - time.monotonic())):
-            raise self.unreachable()
+            raise self.unreachable(_whats_there(self._hosts))
         if client.authentication_failed:
             self._drop(client)
             raise AuthenticationFailed(f"ZooKeeper at {self._hosts}", "the server refused the credentials given")
         if client.finished:
             self._drop(client)
-            raise self.unreachable()
+            raise self.unreachable(_whats_there(self._hosts))
 
     def send(self, request: Any, completion: Completion) -> None:
         """Queues a request; its result or error goes to ``completion``, more than once in rare races of kazoo's."""
@@ -141,10 +144,12 @@ class Connection:
             return self.unreachable()
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
 
-    def unreachable(self) -> Unreachable:
+    def unreachable(self, found: str = "") -> Unreachable:
+        """The error for servers that cannot be reached; ``found`` says what is at their addresses instead."""
+        why = f"no server could be reached within {self._timeout_s * 1000:.0f} ms"
         return Unreachable(
             f"ZooKeeper at {self._hosts}",
-            f"no server could be reached within {self._timeout_s * 1000:.0f} ms",
+            f"{why} ({found})" if found else why,
             "check the address, and that the server runs and serves requests",
         )
 
@@ -192,3 +197,21 @@ class Connection:
         thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
         thread.start()
         return thread
+
+
+def _whats_there(hosts: str) -> str:
+    """What a plain connection to each address meets: kazoo tells a closed port and a wrong one in the same way."""
+    return "; ".join(_meets(address.strip()) for address in hosts.split(",") if address.strip())
+
+
+def _meets(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        host, port = address, _DEFAULT_PORT
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _LOOK_S):
+            return f"{address} takes connections, but does not answer as a ZooKeeper that serves requests"
+    except TimeoutError:
+        return f"{address} does not answer"
+    except (OSError, ValueError) as error:
+        return f"{address}: {getattr(error, 'strerror', None) or error}"
