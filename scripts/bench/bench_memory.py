@@ -116,7 +116,10 @@ class Session:
         self.run("migrate verify", "migrate", "verify", plan)
         self.run("offsets lag", "offsets", "lag", "--store", kafka, "--all-groups", "--format", "csv")
         self.run("offsets diff", "offsets", "diff", "--from", zk, "--to", kafka, "--all-groups")
+        self.run("groups describe", "groups", "describe", "--store", kafka, "--all-groups", "--format", "csv")
         self.run("groups list, Kafka", "groups", "list", "--store", kafka)
+        back = str(self.folder / "back.json")
+        self.run("migrate plan, back", "migrate", "rollback", plan, "--reverse-plan", back)
         self.run("migrate rollback", "migrate", "rollback", plan, "--yes")
         self.run("offsets import, Kafka", "offsets", "import", avro, "--store", kafka, "--execute", "--yes")
 
