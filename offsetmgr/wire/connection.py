@@ -87,6 +87,8 @@ class Connection:
         self._slots = asyncio.Semaphore(_MOST_IN_FLIGHT)
         self._failure: OffsetMgrError | None = None
         self._answered = False
+        self._unproved = False
+        """Whether all that the broker has answered yet is what it tells without a login, and we sent none."""
         self._receiver = asyncio.create_task(self._receive())
 
     @classmethod
@@ -139,6 +141,7 @@ class Connection:
         if versions is None:
             answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
             self.versions = {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
+            self._unproved = security.login() is None
         else:
             self.versions = versions
             self._answered = True  # on an earlier connection: this is a Kafka broker, whatever happens to it now
@@ -216,16 +219,18 @@ class Connection:
                 (correlation,) = _INT32.unpack_from(frame)
                 if not self._waiting or self._waiting[0][0] != correlation:
                     raise self._not_kafka()
-                self._answered = True
+                self._answered, self._unproved = True, False
                 _, answer = self._waiting.popleft()
                 if not answer.done():
                     answer.set_result(frame)
         except OffsetMgrError as error:
             self._fail(error)
         except (OSError, asyncio.IncompleteReadError):
-            self._fail(
-                Unreachable(f"broker {self.address}", "the connection broke") if self._answered else self._not_kafka()
-            )
+            self._fail(self._broke() if self._answered else self._not_kafka())
+
+    def _broke(self) -> Unreachable:
+        hint = "a listener that wants a login hangs up so: is security.protocol set (--command-config FILE)?"
+        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._unproved else "")
 
     def _not_kafka(self) -> ServerError:
         return ServerError(

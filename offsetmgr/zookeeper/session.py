@@ -41,6 +41,8 @@ _MULTI_READS_IN_FLIGHT: Final = 6
 _SINGLE_READS_IN_FLIGHT: Final = 1000
 _TRANSACTIONS_IN_FLIGHT: Final = 4
 
+_AUTH_HINT: Final = "give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config"
+
 _LOST: Final = (
     kazoo.ConnectionLoss,
     kazoo.SessionExpiredError,  # kazoo's ConnectionClosedError is one of these
@@ -396,7 +398,7 @@ class ZookeeperSession:
         what = f"ZooKeeper node {self.chroot}{path}"
         if name == "NO_AUTH":
             return NotAuthorized(
-                what, "its access list does not allow this (NO_AUTH)", "check the ZooKeeper credentials"
+                what, "its access list does not allow this (NO_AUTH); is zookeeper.auth right?", _AUTH_HINT
             )
         return ServerError(what, f"ZooKeeper answered {name}")
 
@@ -405,7 +407,9 @@ class ZookeeperSession:
         if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
             return AuthenticationFailed(f"ZooKeeper at {self.hosts}", "the server refused the credentials given")
         if isinstance(exception, kazoo.NoAuthError):
-            return NotAuthorized(f"ZooKeeper at {self.hosts}", "the access list does not allow this (NO_AUTH)")
+            return NotAuthorized(
+                f"ZooKeeper at {self.hosts}", "the access list does not allow this (NO_AUTH)", _AUTH_HINT
+            )
         return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
 
 
