@@ -25,7 +25,7 @@ from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, 
 from offsetmgr.cli.sides import FromConfig, Sides, ToConfig
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import UsageError
+from offsetmgr.errors import GroupNotFound, UsageError
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.plan import IfAhead, PlanOptions
@@ -82,6 +82,9 @@ def plan_command(
         typer.Option("--if-ahead", help="Where the target is ahead: keep it (live stores), or refuse (files)."),
     ] = None,
     allow_rewind: AllowRewind = False,
+    onto_existing: Annotated[
+        bool, typer.Option("--onto-existing", help="Let a renamed group go onto a group that the target has already.")
+    ] = False,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -95,13 +98,25 @@ def plan_command(
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
     default = IfAhead.REFUSE if from_.startswith("file:") else IfAhead.KEEP
-    options = PlanOptions(rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename))
+    options = PlanOptions(
+        rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename), onto_existing=onto_existing
+    )
     sides = Sides(connect, from_, to, from_command_config, to_command_config)
+    if any(any(c in pattern for c in "*?[") for pattern in groups):
+        options = options.literal_first(sides.source.groups())
     with sides.old_members() as members:
         planner = Planner(sides.source, sides.target, options, SystemClock(), sides.cluster(), members)
         header = planner.header()
         names = planner.selected_groups()
         summary, digest = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
+    if not summary.actions and not summary.failed_groups:
+        output.unlink()
+        where = f"groups {', '.join(groups)}" if groups else f"{view.counted(len(names), 'group')}"
+        raise GroupNotFound(
+            f"nothing to plan in {sides.source.uri}",
+            f"no offset is committed in the {where} there" + (f" for topic {', '.join(topic)}" if topic else ""),
+            "check the names, and the chroot of a zookeeper:// URI",
+        )
     plan = PlanFile(output)
     view.show_plan_header(header)
     view.show_plan_summary(summary)
@@ -133,18 +148,20 @@ def apply_command(
     view.show_plan_header(plan.header)
     view.show_plan_summary(plan.summary)
     view.show_attention(plan)
-    if state.apply.opened and not state.undo.opened:
+    if state.apply.opened and not state.undo.touched:
         note(f"an earlier run settled {len(state.apply.settled)} groups; this one goes on")
     if plan.summary.writes:
         confirm(f"write {plan.summary.writes} offsets to {plan.header.target.uri}?", yes=yes)
-    with _work(plan, "apply", target, wait_empty) as executor:
+    with _work(plan, "apply", target, wait_empty) as (executor, state):
         report = apply(plan, state, executor)
     view.show_report(report, "written")
     _say_next(report, f"next: offsetmgr migrate verify {plan_path}")
     if plan.summary.refused or plan.summary.failed_groups:
         partitions = view.counted(plan.summary.refused, "partition")
         note(f"the plan itself refused {partitions} and {view.counted(plan.summary.failed_groups, 'group')}")
-    if not report.ok or plan.summary.failed_groups:
+    if report.written:
+        note(f"undo: offsetmgr migrate rollback {plan_path}")
+    if not report.ok or plan.summary.failed_groups or plan.summary.refused:
         raise typer.Exit(1)
 
 
@@ -163,15 +180,21 @@ def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
 
 
 @contextmanager
-def _work(plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0) -> Iterator[Executor]:
-    """The journal held open, Ctrl-C turned into a clean stop, progress on stderr."""
+def _work(
+    plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
+) -> Iterator[tuple[Executor, MigrationState]]:
+    """The journal held open, Ctrl-C turned into a clean stop, progress on stderr.
+
+    The state is read again under the journal's lock: another process may have worked while a question was open.
+    """
     clock = SystemClock()
     with (
         Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal,
         stopping("groups under way are finished") as stop,
         view.Progress(f"{name}: groups", plan.summary.groups) as shown,
     ):
-        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty)
+        state = MigrationState.read(journal_path(plan.path), plan.sha256)
+        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty), state
 
 
 @app.command("status")
@@ -202,8 +225,8 @@ def verify_command(
     """Read both sides afresh and compare them with the plan; exit 1 on any difference."""
     from offsetmgr.migration.verify import Status
 
-    plan, _ = _open_plan(plan_path)
-    verifier = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(plan)
+    plan, state = _open_plan(plan_path)
+    verifier = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(plan, state)
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
     rows = (view.verdict_row(v) for v in checked if everything or v.status is not Status.EQUAL)
@@ -253,12 +276,15 @@ def rollback_command(
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
         confirm(f"roll back {len(state.apply.intents)} groups?", yes=yes)
-    with _work(plan, "undo", target, wait_empty) as executor:
+    with _work(plan, "undo", target, wait_empty) as (executor, state):
         report = rollback(plan, state, executor, force=force)
     view.show_report(report, "restored")
     if report.failed:
         note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
-    _say_next(report, "rolled back: the target is as it was")
+    if report.ok and not report.groups:
+        note("it was rolled back by an earlier run; nothing was done")
+    else:
+        _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -292,6 +318,9 @@ def finalize_command(
     accept_idle: Annotated[
         bool, typer.Option("--accept-idle", help="Let partitions without traffic pass where nothing can be lost.")
     ] = False,
+    accept_refused: Annotated[
+        bool, typer.Option("--accept-refused", help="Leave out the partitions that the plan refused.")
+    ] = False,
     yes: Yes = False,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -304,24 +333,28 @@ def finalize_command(
     from offsetmgr.migration.evidence import Rules
     from offsetmgr.migration.finalize import finalize
     from offsetmgr.migration.observing import Window
+    from offsetmgr.migration.verify import Status
 
     plan, state = _open_plan(plan_path)
     sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
-    verifier = sides.verifier(plan)
+    verifier = sides.verifier(plan, state)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
         confirm(f"after the checks, remove up to {count} offsets from {plan.header.source.uri}?", yes=yes)
     gate = sides.member_gate(plan, delete_source, Rules(accept_idle=accept_idle), Window(window))
-    with _work(plan, "delete", verifier.source) as executor:
-        done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None)
+    accept = (Status.REFUSED,) if accept_refused else ()
+    with _work(plan, "delete", verifier.source) as (executor, state):
+        done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None, accept)
     if state.finalized_at is not None:
         note(f"finalized already, on {view.moment(state.finalized_at)}")
     else:
         view.show_gates(done.gates)
-        note(f"finalized: {view.counted(done.verified, 'partition')} verified; nobody is left on the source")
+        note(f"finalized: {view.counted(done.verified, 'partition')} verified; nobody commits to the source alone")
     if done.deleted is not None:
         view.show_report(done.deleted, "removed from the source")
-        if not done.deleted.ok:
+        for line in done.kept:
+            note(f"  ! kept in the source: {line}")
+        if done.kept or not done.deleted.ok:
             raise typer.Exit(1)
 
 

@@ -157,8 +157,8 @@ def show_report(report: Report, verb: str) -> None:
     note("; ".join(parts))
     if report.not_atomic:
         note(
-            f"not atomic: {counted(report.not_atomic, 'group')} written without a group lock; the journal says what was"
-            " checked instead"
+            f"not atomic: {counted(report.not_atomic, 'group')} written without a group lock (new in Kafka, or with old"
+            " consumers); the journal says what was checked instead"
         )
     failed = [(o, tp, error) for o in report.failed.values() for tp, error in sorted(o.failed.items())]
     shown_groups: set[str] = set()
@@ -186,8 +186,8 @@ def show_report(report: Report, verb: str) -> None:
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     """Where a migration stands, as a value for ``migrate status``; counts are groups unless named otherwise."""
     groups = plan.summary.groups
-    work = state.undo if state.undo.opened else state.apply
-    if state.undo.opened:
+    work = state.undo if state.undo.touched else state.apply
+    if state.undo.touched:
         phase = "rolled back" if state.undo.complete else "rolling back"
     elif state.finalized_at is not None:
         phase = "finalized"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.planfile import PlanFile
     from offsetmgr.migration.planner import OldMembers
+    from offsetmgr.migration.state import MigrationState
     from offsetmgr.migration.verify import Verifier
     from offsetmgr.stores.base import OffsetStore
 
@@ -131,10 +132,10 @@ class Sides:
         with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
             yield OffsetFeed(session, options.wants_group)
 
-    def verifier(self, plan: PlanFile) -> Verifier:
+    def verifier(self, plan: PlanFile, state: MigrationState) -> Verifier:
         from offsetmgr.migration.verify import Verifier
 
-        return Verifier(plan, self.source, self.target, self.cluster)
+        return Verifier(plan, self.source, self.target, self.cluster, state)
 
     def member_gate(self, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
         """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""
@@ -153,7 +154,7 @@ class Sides:
             view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
             return OldConsumerGate(view, Phase.KAFKA if to_kafka else Phase.ZOOKEEPER, exclusive, rules, window)
         if source.kind == "kafka" and cluster is not None:
-            return CoordinatorGate(self._source_cluster())
+            return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
         if source.kind == "file":
             return NoMembers()
         raise UsageError(

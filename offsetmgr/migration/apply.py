@@ -10,6 +10,7 @@ from offsetmgr.migration.plan import Endpoint, GroupPlan
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.planner import endpoint
 from offsetmgr.migration.state import MigrationState
+from offsetmgr.model import TopicPartition
 from offsetmgr.stores.base import OffsetStore
 
 
@@ -33,7 +34,7 @@ def apply(plan: PlanFile, state: MigrationState, executor: Executor) -> Report:
     plan was rolled back or finalized.
     """
     check_endpoint("target", plan.header.target, executor.store)
-    if state.undo.opened:
+    if state.undo.touched:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if state.finalized_at is not None:
         raise JournalError(f"plan {plan.path}", "it was finalized", "make a new plan")
@@ -54,10 +55,11 @@ def apply(plan: PlanFile, state: MigrationState, executor: Executor) -> Report:
 
 def _task(group: GroupPlan, state: MigrationState) -> Task | None:
     steps = group.writes()
-    begun = group.group in state.apply.intents
-    if begun:
-        written, left = state.settled_partitions(state.apply, group.group)
-        steps = [step for step in steps if step.tp not in written and step.tp not in left]
+    maybe: frozenset[TopicPartition] = frozenset()
+    if group.group in state.apply.intents:
+        so_far = state.partitions(state.apply, group.group)
+        steps = [step for step in steps if step.tp not in so_far.written and step.tp not in so_far.left]
+        maybe = so_far.maybe
     if not steps:
         return None
-    return Task(group.group, group.target_group, tuple(steps), group.guard, resumed=begun, keep_newer=True)
+    return Task(group.group, group.target_group, tuple(steps), group.guard, maybe, keep_newer=True)

@@ -30,18 +30,20 @@ BATCH_GROUPS = 100
 class Task:
     """What is to be done to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
 
-    ``group`` is the plan's name of it (the journal's key), ``target_group`` its name in the store. ``resumed`` says
-    that an earlier run had begun: then a partition that already holds ``after`` was written by us.
+    ``group`` is the plan's name of it (the journal's key), ``target_group`` its name in the store. ``maybe`` are the
+    partitions that an earlier attempt of unknown outcome may have written: one that holds ``after`` counts as ours.
     """
 
     group: str
     target_group: str
     steps: tuple[Step, ...]
     guard: Guard
-    resumed: bool = False
+    maybe: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
-    """Whether a partition that has moved beyond ``after`` meanwhile counts as done (it stays ahead)."""
+    """Whether a copied partition that has moved beyond ``after`` meanwhile counts as done (it stays ahead)."""
+    words: tuple[str, str] = ("what it held when the plan was made", "what it should hold")
+    """What ``target`` and ``after`` are called in messages."""
     force: bool = False
     """Write whatever is there now: only ever by the user's own word."""
 
@@ -119,7 +121,7 @@ class Executor:
         waiting: dict[str, Task] = {}
         self.journal.append([{"kind": f"{self.name}-open"}])
         last_pass = self.wait_empty_s <= 0
-        for outcome, task in self._pass(tasks, intents=True):
+        for outcome, task in self._pass(tasks):
             if outcome.active_members and not last_pass:
                 waiting[task.group] = task
             else:
@@ -128,7 +130,7 @@ class Executor:
         while waiting and not self.stop():
             self.clock.sleep(min(0.5, max(0.0, deadline - self.clock.monotonic())))
             last_pass = self.clock.monotonic() >= deadline
-            for outcome, task in self._pass(list(waiting.values()), intents=False):
+            for outcome, task in self._pass(list(waiting.values())):
                 if last_pass or not outcome.active_members:
                     del waiting[task.group]
                     self._settle(report, outcome)
@@ -141,7 +143,7 @@ class Executor:
         report.add(outcome)
         self.progress(outcome)
 
-    def _pass(self, tasks: Iterable[Task], *, intents: bool) -> Iterator[tuple[GroupOutcome, Task]]:
+    def _pass(self, tasks: Iterable[Task]) -> Iterator[tuple[GroupOutcome, Task]]:
         in_flight: dict[str, Task] = {}
         pending: list[Record] = []
         guard = threading.Lock()
@@ -152,8 +154,7 @@ class Executor:
                     return
                 with guard:
                     records, pending[:] = list(pending), []
-                if intents:
-                    records += [self._intent(task) for task in batch if not task.resumed]
+                records += [self._intent(task) for task in batch]
                 self.journal.append(records)
                 for task in batch:
                     in_flight[task.target_group] = task
@@ -223,15 +224,15 @@ def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
             continue
         found = _found(outcome)
         if outcome.verdict is Verdict.UNCHANGED or (found is not None and _holds(found, step.after)):
-            if task.resumed:
-                written.append(step.tp)  # the interrupted run wrote it, and could not record that
+            if step.tp in task.maybe:
+                written.append(step.tp)  # inferred: the interrupted run wrote it, and could not record that
             else:
                 left[step.tp] = "held the wanted value already"
-        elif task.keep_newer and step.after is not None and _beyond(found, step.after):
+        elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
             left[step.tp] = f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
         else:
             assert outcome.error is not None
-            failed[step.tp] = outcome.error if found is None else _conflict(step, found)
+            failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.words)
     return GroupOutcome(task.group, task.target_group, tuple(written), left, failed, result.atomic, result.how)
 
 
@@ -243,12 +244,12 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
     return None
 
 
-def _conflict(step: Step, found: Offset) -> Conflict:
+def _conflict(step: Step, found: Offset, words: tuple[str, str]) -> Conflict:
     """Says, in offsets, that somebody else changed the partition: nothing was written over it."""
     return Conflict(
         str(step.tp),
-        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} (what it held)"
-        f" nor {_text(before_image(step.after))} (what it should hold); nothing was written",
+        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({words[0]})"
+        f" nor {_text(before_image(step.after))} ({words[1]}); nothing was written",
         actual=found,
     )
 

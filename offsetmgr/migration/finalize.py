@@ -7,19 +7,18 @@ is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from offsetmgr.errors import GateRefused, JournalError
 from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.execute import Executor, Report, Task
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import Action, GroupPlan, Step
-from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.state import MigrationState
-from offsetmgr.migration.verify import Evidence, PartitionVerdict, Verifier
-from offsetmgr.stores.base import Guard, OffsetStore
+from offsetmgr.migration.verify import Evidence, PartitionVerdict, Status, Verifier
+from offsetmgr.stores.base import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +37,41 @@ class MemberGate(Protocol):
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
 
 
+Gates: TypeAlias = tuple[GroupGate, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class FinalizeReport:
-    """What finalizing found and did. ``deleted`` is the removal's report, None where it was not asked for."""
+    """What finalizing found and did.
+
+    ``deleted`` is the removal's report, None where it was not asked for; ``kept`` says what stays there, and why.
+    """
 
     verified: int
-    gates: tuple[GroupGate, ...]
+    gates: Gates
     deleted: Report | None = None
+    kept: tuple[str, ...] = ()
 
 
-def check_gates(verifier: Verifier, gate: MemberGate) -> tuple[int, tuple[GroupGate, ...]]:
+def check_gates(verifier: Verifier, gate: MemberGate, accept: Collection[Status] = ()) -> tuple[int, Gates]:
     """Verifies afresh and asks the gate for every group; gives the partitions verified and the gates.
 
-    Raises `GateRefused` with the first things that stand in the way.
+    ``accept`` are statuses that the caller lets pass. Raises `GateRefused` with the first things that stand in the way.
     """
     failed: list[PartitionVerdict] = []
-    total = 0
+    total = wrong = 0
     for verdict in verifier.verdicts():
         total += 1
-        if not verdict.status.ok and len(failed) < 20:
-            failed.append(verdict)
+        if not verdict.status.ok and verdict.status not in accept:
+            wrong += 1
+            failed += [verdict] if len(failed) < 3 else []
     if failed:
-        named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed[:3])
-        wrong = sum(n for status, n in verifier.summary.counts.items() if not status.ok)
-        raise GateRefused("finalize", f"{wrong} of {total} partitions do not verify ({named})", "see: migrate verify")
+        named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
+        only_refused = all(v.status is Status.REFUSED for v in failed)
+        hint = "--accept-refused leaves out what the plan refused" if only_refused else "see: migrate verify"
+        raise GateRefused("finalize", f"{wrong} of {total} partitions do not verify ({named})", hint)
+    if not total:
+        raise GateRefused("finalize", "there is nothing to verify, so nothing is proved")
     gates = tuple(found for batch in batched(verifier.plan.groups(), READ_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
@@ -73,57 +83,69 @@ def check_gates(verifier: Verifier, gate: MemberGate) -> tuple[int, tuple[GroupG
     return total, gates
 
 
-def record_finalized(journal: Journal, state: MigrationState, verified: int, gates: tuple[GroupGate, ...]) -> None:
-    """Writes the fact, with its evidence, into the journal (once)."""
-    if state.finalized_at is not None:
-        return
-    journal.append(
-        [
-            {
-                "kind": "finalized",
-                "verified": verified,
-                "gates": [[g.group, g.evidence.value, g.detail] for g in gates],
-            }
-        ]
-    )
-
-
 def finalize(
     verifier: Verifier,
     state: MigrationState,
     journal: Journal,
     gate: MemberGate,
     remover: Executor | None = None,
+    accept: Collection[Status] = (),
 ) -> FinalizeReport:
     """Finalizes a plan; with ``remover`` (an executor over the source store) also removes the source's offsets.
 
-    A run that was interrupted in the removal goes on there. Raises `GateRefused`, and `JournalError` where the plan
-    was never applied to its end or was rolled back.
+    Each group is removed only right after its gate was asked again, and only where the target is not behind. A run that
+    was interrupted in the removal goes on there. Raises `GateRefused`, and `JournalError` where the plan was never
+    applied to its end or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
-    if state.undo.opened:
+    if state.undo.touched:
         raise JournalError(name, "it was rolled back", "make a new plan")
     if not state.apply.complete:
         raise JournalError(name, "it was not applied to its end", f"run: offsetmgr migrate apply {verifier.plan.path}")
-    verified, gates = 0, tuple[GroupGate, ...]()
+    verified, gates = 0, Gates()
     if state.finalized_at is None:
-        verified, gates = check_gates(verifier, gate)
-        record_finalized(journal, state, verified, gates)
-    deleted = None if remover is None else remover.run(_removals(verifier.plan, verifier.source, state))
-    return FinalizeReport(verified, gates, deleted)
+        verified, gates = check_gates(verifier, gate, accept)
+        evidence = [[g.group, g.evidence.value, g.detail] for g in gates]
+        journal.append([{"kind": "finalized", "verified": verified, "gates": evidence}])
+    if remover is None:
+        return FinalizeReport(verified, gates)
+    kept: list[str] = []
+    deleted = remover.run(_removals(verifier, gate, state, kept))
+    return FinalizeReport(verified, gates, deleted, tuple(kept))
 
 
-def _removals(plan: PlanFile, source: OffsetStore, state: MigrationState) -> Iterator[Task]:
-    """Deletions of what the source holds now, for the partitions that the plan knows; each conditional on its value."""
-    for batch in batched(plan.groups(), READ_GROUPS):
-        left = [group for group in batch if group.group not in state.delete.settled]
-        found = {offsets.group: offsets for offsets in source.scan(group.group for group in left)}
-        for group in left:
-            known = {step.tp for step in group.steps if step.source is not None}
-            steps = tuple(
-                Step(tp, Action.REWIND, None, held.value(), None)
-                for tp, held in sorted(found[group.group].offsets.items())
-                if tp in known
-            )
+def _removals(verifier: Verifier, gate: MemberGate, state: MigrationState, kept: list[str]) -> Iterator[Task]:
+    """Deletions of what the source holds now, for the partitions that the plan knows and the target is not behind in;
+    each conditional on the value read. What must stay is named in ``kept``."""
+    for plan in verifier.plan.groups():
+        if plan.group in state.delete.settled or plan.error:
+            continue
+        for found in gate([plan]):
+            if not found.passed:
+                kept.append(f"{plan.group}: {found.detail}")
+                break
+        else:
+            steps = _removable(plan, verifier, kept)
             if steps:
-                yield Task(group.group, group.group, steps, Guard.LOCK)
+                words = ("what was read just before", "removed")
+                yield Task(plan.group, plan.group, steps, Guard.LOCK, words=words)
+
+
+def _removable(plan: GroupPlan, verifier: Verifier, kept: list[str]) -> tuple[Step, ...]:
+    # The source is read before the target: a target that is level with it then holds all that the source held.
+    (source,) = verifier.source.scan([plan.group])
+    (target,) = verifier.target.scan([plan.target_group])
+    if problem := source.error or target.error:
+        kept.append(f"{plan.group}: {problem}")
+        return ()
+    known = {step.tp for step in plan.steps if step.source is not None and not step.action.refuses}
+    steps: list[Step] = []
+    for tp, held in sorted(source.offsets.items()):
+        here = target.offsets.get(tp)
+        if tp not in known:
+            continue
+        if here is None or here.offset < held.offset:
+            kept.append(f"{plan.group} {tp}: the source is ahead of the target ({held.offset})")
+        else:
+            steps.append(Step(tp, Action.REWIND, None, held.value(), None))
+    return tuple(steps)

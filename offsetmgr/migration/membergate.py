@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from offsetmgr.clock import Clock
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.migration.evidence import Known, Rules
@@ -20,6 +21,7 @@ from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.verify import Evidence
 from offsetmgr.migration.watch import Watch
 from offsetmgr.model import GroupDescription
+from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
 _EVIDENCE = {Known.SEEN: Evidence.SEEN, Known.INFERRED: Evidence.INFERRED, Known.UNKNOWN: Evidence.UNKNOWN}
 
@@ -49,6 +51,8 @@ class OldConsumerGate:
         assert seen is not None  # watching looks at least once
         if seen.unreadable:
             return GroupGate(name, False, Evidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
+        if self.target is Phase.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
+            return modern
         if not seen.members:
             return GroupGate(name, True, Evidence.SEEN, "no old consumer is registered in ZooKeeper")
         if plan.group != plan.target_group:
@@ -62,6 +66,11 @@ class OldConsumerGate:
                 name, True, _weakest(passed), f"all {len(passed.members)} members commit as {passed.phase}"
             )
         return GroupGate(name, False, _weakest(reports[0]), _first_problem(reports[0]))
+
+    def _members_in_kafka(self, group: str) -> GroupGate | None:
+        """The closed gate of a group that has members in Kafka's own coordinator; None where it has none."""
+        gate = _described(group, self.view.cluster.describe_groups([group])[group])
+        return None if gate.passed else gate
 
     @property
     def _phases(self) -> tuple[Phase, ...]:
@@ -92,13 +101,35 @@ def _first_problem(report: PhaseReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGate:
-    """For other sources that have a coordinator: the source group must have no members."""
+    """For other sources in Kafka: no members, and no commit while we watch.
 
-    source: Cluster
+    Consumers without a membership (old ones, and those that assign partitions themselves) are known to no coordinator,
+    so the offsets are read twice, ``window.seconds`` apart. That nobody commits is inferred from it, not seen.
+    """
+
+    source: OffsetStore
+    cluster: Cluster
+    window: Window
+    clock: Clock
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        for name, found in self.source.describe_groups(plan.group for plan in groups).items():
-            yield _described(name, found)
+        names = [plan.group for plan in groups]
+        before = {found.group: found for found in self.source.scan(names)}
+        self.clock.sleep(self.window.seconds)
+        after = {found.group: found for found in self.source.scan(names)}
+        for name, described in self.cluster.describe_groups(names).items():
+            gate = _described(name, described)
+            yield gate if not gate.passed else self._quiet(name, before[name], after[name])
+
+    def _quiet(self, name: str, before: GroupOffsets, after: GroupOffsets) -> GroupGate:
+        if error := before.error or after.error:
+            return GroupGate(name, False, Evidence.UNKNOWN, str(error))
+        moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
+        if moved is not None:
+            why = f"somebody commits to the source: {moved} moved while it was watched"
+            return GroupGate(name, False, Evidence.SEEN, why)
+        why = f"the source's coordinator knows no member, and nothing moved in {self.window.seconds:g} s"
+        return GroupGate(name, True, Evidence.INFERRED, why)
 
 
 def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:

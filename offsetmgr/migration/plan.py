@@ -6,8 +6,10 @@ holds exactly what it held when the plan was made.
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -84,16 +86,24 @@ class PlanOptions:
     groups: tuple[str, ...] = ()
     """Group patterns; empty means all groups."""
     rename: Mapping[str, str] = field(default_factory=dict)
+    onto_existing: bool = False
+    """Whether a renamed group may go onto a group that the target has already."""
     _names: frozenset[str] = field(init=False, repr=False, compare=False)
     _globs: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # A plan back names every one of its groups: names are looked up, only globs are gone through.
-        object.__setattr__(self, "_names", frozenset(self.groups))
-        object.__setattr__(self, "_globs", tuple(name for name in self.groups if any(c in name for c in "*?[")))
+        literals = {pattern: literal_of(pattern) for pattern in self.groups}
+        object.__setattr__(self, "_names", frozenset(name for name in literals.values() if name is not None))
+        object.__setattr__(self, "_globs", tuple(pattern for pattern, name in literals.items() if name is None))
+
+    def literal_first(self, existing: Iterable[str]) -> PlanOptions:
+        """The same options with every pattern that is an existing group's very name taken as that name."""
+        names = set(self.groups).intersection(existing)
+        return replace(self, groups=tuple(literal(p) if p in names else p for p in self.groups))
 
     def wants_group(self, group: str) -> bool:
-        return not self.groups or group in self._names or any(fnmatchcase(group, glob) for glob in self._globs)
+        return not self.groups or group in self._names or any(fnmatchcase(group, pattern) for pattern in self._globs)
 
     def wants(self, tp: TopicPartition) -> bool:
         return not self.topics or any(_topic_matches(tp, pattern) for pattern in self.topics)
@@ -107,6 +117,17 @@ def _topic_matches(tp: TopicPartition, pattern: str) -> bool:
     if not fnmatchcase(tp.topic, name):
         return False
     return not colon or str(tp.partition) in (n.strip() for n in numbers.split(","))
+
+
+def literal(name: str) -> str:
+    """The pattern that matches this name and no other."""
+    return glob.escape(name)
+
+
+def literal_of(pattern: str) -> str | None:
+    """The one name that a pattern matches, or None where it may match several."""
+    name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
+    return name if glob.escape(name) == pattern else None
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
@@ -210,6 +231,8 @@ def decide(
         action = Action.REFUSE_TOPIC_MISSING if log is LogMissing.TOPIC else Action.REFUSE_PARTITION_MISSING
         return Step(tp, action, wanted, held, None, log.value)
     note = ""
+    if _is_ahead(target, wanted) and options.if_ahead is IfAhead.KEEP:
+        return _against_target(tp, source, wanted, target, options, note)
     if log is not None and not log.start <= wanted.offset <= log.end:
         clamped = min(max(wanted.offset, log.start), log.end)
         edge = "the log start" if clamped == log.start else "the log end"
@@ -219,6 +242,10 @@ def decide(
         note = f"clamped from {wanted.offset} to {clamped} ({edge})"
         wanted = OffsetAndMetadata(clamped, wanted.metadata)
     return _against_target(tp, source, wanted, target, options, note)
+
+
+def _is_ahead(target: Offset, wanted: OffsetAndMetadata) -> bool:
+    return isinstance(target, Committed) and target.offset > wanted.offset
 
 
 def _against_target(

@@ -16,6 +16,7 @@ Only this module knows the encoding; the journal uses its `encode_step` and `dec
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -143,6 +144,7 @@ def _encode_header(header: PlanHeader) -> dict[str, Any]:
             "topics": list(options.topics),
             "groups": list(options.groups),
             "rename": dict(options.rename),
+            "onto_existing": options.onto_existing,
         },
         "cluster_id": header.cluster_id,
         "retention_ms": header.retention_ms,
@@ -168,6 +170,7 @@ def _decode_header(encoded: Mapping[str, Any]) -> PlanHeader:
             tuple(options["topics"]),
             tuple(options["groups"]),
             dict(options["rename"]),
+            options["onto_existing"],
         ),
         encoded["cluster_id"],
         encoded["retention_ms"],
@@ -256,7 +259,9 @@ def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> t
             os.fsync(out.fileno())
         os.link(part, path)  # unlike a rename, fails where somebody else made the file meanwhile
     except OSError as error:
-        raise PlanError(f"plan {path}", error.strerror or str(error)) from error
+        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+        hint = "make room, then run the same command again" if full else ""
+        raise PlanError(f"plan {path}", error.strerror or str(error), hint) from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

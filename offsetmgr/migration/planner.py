@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from offsetmgr.clock import Clock
 from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
 from offsetmgr.migration.plan import (
     Endpoint,
@@ -20,9 +21,10 @@ from offsetmgr.migration.plan import (
     Step,
     check_renames,
     decide,
+    literal_of,
 )
 from offsetmgr.model import ABSENT, Committed, GroupDescription, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import GroupOffsets, Guard, OffsetStore
+from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, OffsetStore
 
 
 class OldMembers(Protocol):
@@ -56,6 +58,12 @@ class LogKnowledge:
         if existing := [tp for tp in new if tp.partition < self._topics.get(tp.topic, 0)]:
             self._known.update(self.cluster.log_ranges(existing))
 
+    def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Asks again for the ends of those partitions that are known to end before these offsets: logs grow."""
+        stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
+        if stale and self.cluster is not None:
+            self._known.update(self.cluster.log_ranges(stale))
+
     def of(self, tp: TopicPartition) -> LogRange | LogMissing | OffsetMgrError | None:
         if self.cluster is None:
             return None
@@ -64,6 +72,11 @@ class LogKnowledge:
         if not 0 <= tp.partition < self._topics[tp.topic]:
             return LogMissing.PARTITION
         return self._known[tp]
+
+    def holds(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset lies no further than its log's end; true where no cluster is there to tell."""
+        found = self._known.get(tp)
+        return offset <= found.end if isinstance(found, LogRange) else self.cluster is None
 
     def end(self, tp: TopicPartition) -> int | None:
         """The log end offset, where it was learned and is known."""
@@ -77,7 +90,23 @@ def endpoint(store: OffsetStore) -> Endpoint:
     return Endpoint(store.uri, identity.kind, identity.id, identity.how)
 
 
-@dataclass(frozen=True, slots=True)
+def _check_target(target: Endpoint, store: OffsetStore) -> None:
+    """Raises `UsageError` for stores whose before-images, or whose identity, would not hold over an apply."""
+    if target.kind == "dual":
+        raise UsageError(
+            f"target {store.uri}",
+            "a dual store has two before-images for each offset, and a plan keeps one",
+            "make a plan for each of its two stores",
+        )
+    if target.kind == "file" and not store.capabilities.commit_timestamp:
+        raise UsageError(
+            f"target {store.uri}",
+            "a text file is known by its content, which apply would change under the plan",
+            "use an .avro snapshot, or: offsetmgr offsets import",
+        )
+
+
+@dataclass(frozen=True)
 class Planner:
     """Plans a migration. ``cluster`` is the Kafka cluster whose logs the offsets point into; None leaves topics and
     ranges unchecked, and the plan says so."""
@@ -94,6 +123,7 @@ class Planner:
         source, target = endpoint(self.source), endpoint(self.target)
         if (source.kind, source.id) == (target.kind, target.id) and not self.options.rename:
             raise UsageError("plan", f"source and target are the same place ({source.id})", "give --rename OLD=NEW")
+        _check_target(target, self.target)
         retention = self.cluster.offsets_retention_ms() if self.cluster and target.kind == "kafka" else None
         return PlanHeader(
             str(uuid.uuid4()),
@@ -107,13 +137,23 @@ class Planner:
         )
 
     def selected_groups(self) -> list[str]:
-        """Groups of the source that the options want, sorted. A group asked for by its full name that is not there
-        is an error, not an empty plan. Raises `UsageError`."""
+        """Groups of the source that the options want, sorted.
+
+        What selects nothing is an error, not an empty plan. Raises `GroupNotFound`, `UsageError`.
+        """
         groups = sorted(group for group in self.source.groups() if self.options.wants_group(group))
-        wanted = {p for p in self.options.groups if not any(c in p for c in "*?[")}
-        if missing := sorted(wanted - set(groups)):
-            raise UsageError(f"group {missing[0]}", f"not found in {self.source.uri}", "see: offsetmgr groups list")
-        if unused := sorted(set(self.options.rename) - set(groups)):
+        known = set(groups)
+        for pattern in self.options.groups:
+            name = literal_of(pattern)
+            if name is not None and name not in known:
+                raise GroupNotFound(f"group {name}", f"not found in {self.source.uri}", "see: offsetmgr groups list")
+        if self.options.groups and not groups:
+            raise GroupNotFound(
+                f"no group matches {', '.join(self.options.groups)}",
+                f"in {self.source.uri}",
+                "see: offsetmgr groups list",
+            )
+        if unused := sorted(set(self.options.rename) - known):
             raise UsageError(f"--rename {unused[0]}", "this group is not part of the plan")
         check_renames(self.options.rename, groups)
         return groups
@@ -138,11 +178,19 @@ class Planner:
         known = [name for name in names.values() if name in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
         described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
-        old = self.old_members(names.values()) if self.old_members else {}
+        old = self.old_members({*names, *names.values()}) if self.old_members else {}
         log.learn(tp for found in sources.values() for tp in found.offsets if self.options.wants(tp))
         for group, name in names.items():
             target = targets.get(name, GroupOffsets(name, {}))
             yield self._plan_group(sources[group], target, described.get(name), old, log)
+
+    @cached_property
+    def _of_another_cluster(self) -> bool:
+        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target: its old consumers then
+        cannot commit to the target."""
+        source, target = self.source.identity(), self.target.identity()
+        told = source.kind == "zookeeper" and source.how.startswith("cluster id")
+        return told and target.kind == "kafka" and source.id != target.id
 
     @property
     def _to_kafka(self) -> bool:
@@ -161,7 +209,11 @@ class Planner:
             side = "source" if source.error else "target"
             return GroupPlan(group, name, (), error=f"{side}: {failed}")
         assert not isinstance(described, OffsetMgrError)
-        steps = tuple(self._step(tp, source, target, log) for tp in self._partitions(source, target))
+        if name != group and target.offsets and not self.options.onto_existing:
+            why = f"target: {name} exists there already, and a rename would mix the two; --onto-existing allows it"
+            return GroupPlan(group, name, (), error=why)
+        can = self.target.capabilities
+        steps = tuple([self._step(tp, source, target, log, can) for tp in self._partitions(source, target)])
         registered = tuple(sorted(set(old.get(name, ())) | set(old.get(group, ()))))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
@@ -171,25 +223,17 @@ class Planner:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         return sorted(tp for tp in seen if self.options.wants(tp))
 
-    def _step(self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge) -> Step:
+    def _step(
+        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge, can: Capabilities
+    ) -> Step:
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
         here: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
         if isinstance(found, Committed):
-            return decide(tp, self._carried(found), here, log.of(tp), self.options)
+            return decide(tp, _carried(found, can), here, log.of(tp), self.options)
         return decide(tp, found, here, None, self.options)
 
-    def _carried(self, found: Committed) -> OffsetAndMetadata:
-        """What the target can hold of a commit: an offset that would come back different is not a plan."""
-        can = self.target.capabilities
-        return OffsetAndMetadata(
-            found.offset,
-            found.metadata if can.metadata else "",
-            found.leader_epoch if can.leader_epoch else None,
-            found.commit_timestamp if can.commit_timestamp else None,
-        )
-
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:
-        if not self._to_kafka:
+        if not self._to_kafka or self._of_another_cluster:
             return Guard.LOCK, ""
         if registered:
             return Guard.COMPARE, (
@@ -198,3 +242,13 @@ class Planner:
                 " commit is on"
             )
         return Guard.LOCK, ""
+
+
+def _carried(found: Committed, can: Capabilities) -> OffsetAndMetadata:
+    """What a store can hold of a commit: an offset that would come back different is not a plan."""
+    return OffsetAndMetadata(
+        found.offset,
+        found.metadata if can.metadata else "",
+        found.leader_epoch if can.leader_epoch else None,
+        found.commit_timestamp if can.commit_timestamp else None,
+    )

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from offsetmgr.errors import GateRefused, JournalError
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.execute import Executor, Report, Task
-from offsetmgr.migration.plan import Action, GroupPlan, IfAhead, PlanOptions, Step
+from offsetmgr.migration.plan import Action, GroupPlan, IfAhead, PlanOptions, Step, literal
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.state import MigrationState
+from offsetmgr.model import TopicPartition
 
 
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
@@ -46,25 +47,33 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
 
     report = executor.run(tasks())
     report.skipped = skipped
+    if not (report.groups or skipped or report.interrupted):
+        raise JournalError(
+            f"plan {plan.path}",
+            "by its journal, apply wrote nothing, so nothing was rolled back",
+            f"the journal is {executor.journal.path}: is it the one of the run that wrote?",
+        )
     return report
 
 
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> Task | None:
-    _written, left = state.settled_partitions(state.apply, group.group)
-    begun = group.group in state.undo.intents
-    if begun:
-        undone, kept = state.settled_partitions(state.undo, group.group)
-        left = left | undone | kept
-    steps = [
+    """Only what apply wrote, or may have written, is ours to undo."""
+    applied = state.partitions(state.apply, group.group)
+    ours = applied.written | applied.maybe
+    maybe: frozenset[TopicPartition] = frozenset()
+    if group.group in state.undo.intents:
+        undone = state.partitions(state.undo, group.group)
+        ours = ours - undone.written - undone.left
+        maybe = undone.maybe
+    steps = tuple(
         Step(step.tp, Action.REWIND, None, step.after, step.target)
         for step in state.intended(state.apply, group.group)
-        if step.tp not in left
-    ]
+        if step.tp in ours
+    )
     if not steps:
         return None
-    return Task(
-        group.group, group.target_group, tuple(steps), group.guard, resumed=begun, allow_rewind=True, force=force
-    )
+    words = ("what apply left", "what was there before")
+    return Task(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)
 
 
 def reverse_options(plan: PlanFile) -> PlanOptions:
@@ -72,5 +81,5 @@ def reverse_options(plan: PlanFile) -> PlanOptions:
     that would move a group backwards."""
     options = plan.header.options
     back = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
-    groups = tuple(group.target_group for group in plan.groups() if not group.error)
-    return PlanOptions(IfAhead.KEEP, options.clamp, options.topics, groups, back)
+    groups = tuple(literal(group.target_group) for group in plan.groups() if not group.error)
+    return PlanOptions(IfAhead.KEEP, options.clamp, options.topics, groups, back, onto_existing=True)

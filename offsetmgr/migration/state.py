@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from offsetmgr.errors import JournalError
 from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
@@ -33,12 +33,30 @@ def decode_partitions(encoded: Mapping[str, list[int]]) -> set[TopicPartition]:
     return {TopicPartition(topic, p) for topic, numbers in encoded.items() for p in numbers}
 
 
+DEFINITE: Final = frozenset(
+    {
+        "GroupActive",
+        "Conflict",
+        "RewindRefused",
+        "UnknownTopicOrPartition",
+        "OffsetMetadataTooLarge",
+        "Unreadable",
+        "UsageError",
+        "NotAuthorized",
+        "AuthenticationFailed",
+        "GroupNotFound",
+        "UnsupportedOperation",
+    }
+)
+"""Errors after which it is certain that nothing was written; after any other one it is not known."""
+
+
 @dataclass(slots=True)
 class WorkState:
     """One kind of work (apply, undo, or delete) over the groups of a plan, as far as the journal tells.
 
-    ``intents`` and ``outcomes`` hold the positions of each group's records; ``settled`` the groups with nothing left
-    to do.
+    ``intents`` holds the position of each group's first intent, ``outcomes`` those of its outcomes; ``settled`` the
+    groups with nothing left to do; ``unknown`` those that an attempt was begun on whose outcome was never recorded.
     """
 
     opened: bool = False
@@ -46,6 +64,14 @@ class WorkState:
     intents: dict[str, int] = field(default_factory=dict)
     outcomes: dict[str, list[int]] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    _pending: set[str] = field(default_factory=set)
+    _wrote: bool = False
+
+    @property
+    def touched(self) -> bool:
+        """Whether this work has, or may have, written anything."""
+        return self._wrote or bool(self.unknown)
 
     def take(self, step: str, position: int, record: Record) -> None:
         if step == "open":
@@ -54,12 +80,39 @@ class WorkState:
             self.complete = True
         elif step == "intent":
             self.intents.setdefault(record["group"], position)
+            if record["group"] in self._pending:
+                self.unknown.add(record["group"])
+            self._pending.add(record["group"])
         elif step == "outcome":
-            self.outcomes.setdefault(record["group"], []).append(position)
-            if record.get("failed"):
-                self.settled.discard(record["group"])
-            else:
-                self.settled.add(record["group"])
+            self._take_outcome(position, record)
+
+    def _take_outcome(self, position: int, record: Record) -> None:
+        group = record["group"]
+        self.outcomes.setdefault(group, []).append(position)
+        self._pending.discard(group)
+        failed = record.get("failed", ())
+        self._wrote = self._wrote or bool(record.get("written")) or any(f[2] not in DEFINITE for f in failed)
+        if failed:
+            self.settled.discard(group)
+        else:
+            self.settled.add(group)
+
+    def end(self) -> None:
+        """The journal has been read to its end: what is still pending was never recorded."""
+        self.unknown |= self._pending
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """A group's partitions by what one kind of work did to them, over all its runs.
+
+    ``written`` by us; ``left`` as they were, for a reason; ``maybe``: an attempt was made and its outcome is not known,
+    so a partition that holds what we wanted was (inferred) written by us.
+    """
+
+    written: frozenset[TopicPartition]
+    left: frozenset[TopicPartition]
+    maybe: frozenset[TopicPartition]
 
 
 @dataclass(slots=True)
@@ -79,19 +132,21 @@ class MigrationState:
         state = cls(path)
         if not path.exists():
             return state
-        work = {"apply": state.apply, "undo": state.undo, "delete": state.delete}
+        kinds = {"apply": state.apply, "undo": state.undo, "delete": state.delete}
         for position, record in read_journal(path):
             if position == 0:
                 check_opening(path, record, plan_sha256)
                 continue
             state.last_at = record["at"]
             name, _, step = record["kind"].partition("-")
-            if name in work and step:
-                work[name].take(step, position, record)
+            if name in kinds and step:
+                kinds[name].take(step, position, record)
             elif record["kind"] == "finalized":
                 state.finalized_at = record["at"]
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
+        for work in kinds.values():
+            work.end()
         return state
 
     def intended(self, work: WorkState, group: str) -> list[Step]:
@@ -103,11 +158,15 @@ class MigrationState:
         for position in work.outcomes.get(group, ()):
             yield record_at(self.path, position)
 
-    def settled_partitions(self, work: WorkState, group: str) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """Partitions of a group whose outcome is final: those that we wrote, and those left as they were."""
+    def partitions(self, work: WorkState, group: str) -> Partitions:
+        """What became of each partition of a group so far."""
         written: set[TopicPartition] = set()
         left: set[TopicPartition] = set()
+        maybe: set[TopicPartition] = set()
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
             left |= decode_partitions(record.get("left", {}))
-        return written, left - written
+            maybe |= {TopicPartition(f[0], f[1]) for f in record.get("failed", ()) if f[2] not in DEFINITE}
+        if group in work.unknown:
+            maybe |= {step.tp for step in self.intended(work, group)}
+        return Partitions(frozenset(written), frozenset(left - written), frozenset(maybe - written))

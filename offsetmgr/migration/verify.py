@@ -13,12 +13,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from offsetmgr.cluster.base import Cluster
+from offsetmgr.errors import OffsetMgrError
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.plan import Action, GroupPlan, Step
+from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Step
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.planner import LogKnowledge
-from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.model import Committed, LogRange, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
 
@@ -44,6 +46,8 @@ class Status(StrEnum):
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
     BEYOND_LOG_END = "beyond-log-end"
+    NO_SUCH_LOG = "no-such-log"
+    """The target holds an offset of a topic or partition that does not exist in Kafka."""
     SOURCE_AHEAD = "source-ahead"
     """The source moved on after the copy: whoever started from the target now would repeat."""
     SOURCE_REWOUND = "source-rewound"
@@ -94,13 +98,15 @@ class VerifySummary:
 class Verifier:
     """Compares a plan with what its two stores hold now. Reads only.
 
-    ``open_cluster`` gives the Kafka cluster whose log ends bound progress; it is asked only where something moved.
+    ``open_cluster`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
+    progress is unknown. ``state`` tells which rewinds were really written.
     """
 
     plan: PlanFile
     source: OffsetStore
     target: OffsetStore
     open_cluster: Callable[[], Cluster | None] = lambda: None
+    state: MigrationState | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
     _log: LogKnowledge | None = None
 
@@ -130,7 +136,7 @@ class Verifier:
     ) -> Iterator[PartitionVerdict]:
         known = [group.target_group for group in batch if group.target_group in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
-        log = self._learn(batch, targets)
+        log = self._learn(targets)
         for group in batch:
             self.summary.groups += 1
             target = targets.get(group.target_group, GroupOffsets(group.target_group, {}))
@@ -138,21 +144,16 @@ class Verifier:
                 self.summary.add(verdict)
                 yield verdict
 
-    def _learn(self, batch: list[GroupPlan], targets: Mapping[str, GroupOffsets]) -> LogKnowledge:
-        """Log ends are asked only for partitions that moved: an equal one needs none. The ends are read after the
-        offsets, so a commit is never taken to be beyond an end that was read before it."""
-        moved: set[TopicPartition] = set()
-        for group in batch:
-            target = targets.get(group.target_group)
-            if target is None:
-                continue
-            expected = {step.tp: step.after.offset for step in group.steps if step.after is not None}
-            moved.update(tp for tp, found in target.offsets.items() if expected.get(tp) != found.offset)
-        if moved and self._log is None:
+    def _learn(self, targets: Mapping[str, GroupOffsets]) -> LogKnowledge:
+        """Log ends of all that the target holds. They are read after the offsets (again, where an offset lies beyond
+        the end that is known), so a commit is never taken to be beyond an end that was read before it."""
+        if self._log is None:
             self._log = LogKnowledge(self.open_cluster())
-        log = self._log or LogKnowledge(None)
-        log.learn(moved)
-        return log
+        held = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
+        self._log.learn(held)
+        for target in targets.values():
+            self._log.refresh((tp, found.offset) for tp, found in target.offsets.items())
+        return self._log
 
     def _group(
         self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge
@@ -175,8 +176,8 @@ class Verifier:
         readable = not source.errors and not target.errors
         for tp in self._union(steps, source, target):
             step, there, here = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
-            if readable and step and _untouched(step, there, here):
-                offset = here.offset if here else None
+            if readable and step and here and _untouched(step, there, here) and log.holds(tp, here.offset):
+                offset = here.offset
                 yield PartitionVerdict(
                     plan.group,
                     plan.target_group,
@@ -186,9 +187,19 @@ class Verifier:
                     offset,
                     there.offset if there else None,
                     offset,
+                    log.end(tp),
                 )
             else:
                 yield self._partition(plan, tp, step, source, target, log)
+
+    def _was_not_rewound(self, group: str, step: Step, here: Committed | None) -> bool:
+        """A target ahead of a planned rewind may have consumed on since, or was never moved: the journal tells."""
+        if step.action is not Action.REWIND or step.after is None or here is None or here.offset <= step.after.offset:
+            return False
+        if self.state is None:
+            return True
+        done = self.state.partitions(self.state.apply, group)
+        return step.tp not in done.written and step.tp not in done.maybe
 
     def _union(
         self, steps: Mapping[TopicPartition, Step], source: GroupOffsets, target: GroupOffsets
@@ -213,10 +224,15 @@ class Verifier:
         there, here = source.offsets.get(tp), target.offsets.get(tp)
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
             status, evidence, detail = Status.UNREADABLE, Evidence.UNKNOWN, str(unreadable)
-        elif step is None:
-            status, evidence, detail = _unplanned(there, here)
         else:
-            status, evidence, detail = judge(step, there, here, log.end(tp))
+            if step is None:
+                status, evidence, detail = _unplanned(there, here)
+            elif self._was_not_rewound(plan.group, step, here):
+                status, evidence, detail = Status.NOT_REWOUND, Evidence.SEEN, "the rewind was not written"
+            else:
+                status, evidence, detail = judge(step, there, here, log.end(tp))
+            if status.ok and here is not None and not log.holds(tp, here.offset):
+                status, evidence, detail = _outside(here.offset, log.of(tp))
         return PartitionVerdict(
             plan.group,
             plan.target_group,
@@ -242,6 +258,15 @@ def _untouched(step: Step, there: Committed | None, here: Committed | None) -> b
         and there.offset == step.source.offset
         and not step.action.refuses
     )
+
+
+def _outside(offset: int, log: LogRange | LogMissing | OffsetMgrError | None) -> _Judgement:
+    """The verdict on an offset that does not lie in its log."""
+    if isinstance(log, LogRange):
+        return Status.BEYOND_LOG_END, Evidence.SEEN, f"beyond the log end by {offset - log.end}"
+    if isinstance(log, LogMissing):
+        return Status.NO_SUCH_LOG, Evidence.SEEN, log.value
+    return Status.UNKNOWN, Evidence.UNKNOWN, f"the log's end is not known: {log}"
 
 
 _Judgement = tuple[Status, Evidence, str]
@@ -279,8 +304,6 @@ def judge(step: Step, there: Committed | None, here: Committed | None, log_end: 
 
 def _moved_on(step: Step, offset: int, log_end: int | None) -> _Judgement:
     assert step.after is not None
-    if step.action is Action.REWIND and step.target is not None and offset == step.target.offset:
-        return Status.NOT_REWOUND, Evidence.SEEN, "still at its value before the plan"
     if log_end is None:
         return Status.UNKNOWN, Evidence.UNKNOWN, "moved forward, but the log's end is not known"
     if offset > log_end:

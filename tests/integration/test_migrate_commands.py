@@ -46,17 +46,16 @@ class World:
     topic: str
     folder: Path
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, terminal: int | None = None) -> subprocess.Popen[str]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
         return subprocess.Popen(
             [*OFFSETMGR, *arguments],
             cwd=self.folder,
             env={**environ, "XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **options,
         )
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -172,7 +171,7 @@ def test_topics_and_ranges_are_checked_and_the_rest_goes_on(world: World, unique
     assert rows[world.topic, 1]["note"] == "log holds 0 to 100; clamping would give 100 (the log end)"
     assert rows[world.topic, 9]["action"] == "refuse-partition-missing"
     assert rows[f"{unique}-gone", 0]["action"] == "refuse-topic-missing"
-    done = world.run("migrate", "apply", "plan.json", "--yes")
+    done = world.run("migrate", "apply", "plan.json", "--yes", code=1)
     assert "the plan itself refused 3 partitions" in done.stderr
     assert world.held(world.kafka, unique) == {0: 10}
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
@@ -191,7 +190,7 @@ def test_an_unreadable_offset_never_becomes_a_write(world: World, zookeeper: Zoo
     client.stop()
     client.close()
     assert actions(world.plan("--group", unique)) == {0: "copy", 1: "refuse-unreadable"}
-    world.run("migrate", "apply", "plan.json", "--yes")
+    world.run("migrate", "apply", "plan.json", "--yes", code=1)
     assert world.held(world.kafka, unique) == {0: 10}
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
     assert {row["partition"]: row["status"] for row in found} == {0: "equal", 1: "unreadable"}
@@ -389,6 +388,52 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
     world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")
     world.run("migrate", "apply", "back.json", "--yes")
     assert world.held(world.zk, unique) == source
+
+
+def test_a_removal_after_finalize_asks_the_gate_again_and_keeps_what_the_target_lacks(
+    world: World, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    world.commit(world.zk, unique, 10, 20)
+    world.plan("--group", unique)
+    world.run("migrate", "apply", "plan.json", "--yes")
+    world.run("migrate", "finalize", "plan.json")
+    with OldConsumer(
+        tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
+        auto_commit_interval_ms=200,
+    ):  # fmt: skip
+        wait_for(lambda: world.held(world.zk, unique).get(0) == LOG_END, "the old consumer commits to ZooKeeper")
+        done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", "--window", "2", code=1)
+        assert "kept in the source" in done.stderr
+        assert world.held(world.zk, unique)[0] == LOG_END
+    done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", code=1)
+    assert "the source is ahead of the target (100)" in done.stderr
+    assert world.held(world.zk, unique)[0] == LOG_END
+
+
+def test_another_process_between_the_question_and_the_answer_is_noticed(world: World, unique: str) -> None:
+    world.commit(world.zk, unique, 10)
+    world.commit(world.kafka, unique, 5)
+    world.plan("--group", unique)
+    primary, replica = os.openpty()
+    asking = world.start("migrate", "apply", "plan.json", terminal=replica)
+    try:
+        wait_for(lambda: "[y/N]" in _said(asking), "apply asks")
+        world.run("migrate", "apply", "plan.json", "--yes")
+        world.run("migrate", "rollback", "plan.json", "--yes")
+        os.write(primary, b"y\n")
+        _, err = asking.communicate(timeout=60)
+    finally:
+        os.close(primary)
+        os.close(replica)
+    assert asking.returncode == 1
+    assert "was rolled back" in err
+    assert world.held(world.kafka, unique) == {0: 5}
+
+
+def _said(process: subprocess.Popen[str]) -> str:
+    """What a process has written to stderr so far, without waiting and without taking it away from the end's reader."""
+    assert process.stderr is not None
+    return os.read(process.stderr.fileno(), 1 << 16).decode()
 
 
 def test_finalize_names_a_member_that_still_commits_to_zookeeper_alone(

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import GateRefused, JournalError, PlanError, Unreadable, UsageError
+from offsetmgr.errors import GateRefused, GroupNotFound, JournalError, PlanError, Unreadable, UsageError
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path, read_journal
 from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.rollback import rollback
+from offsetmgr.migration.rollback import reverse_options, rollback
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.migration.verify import Status, Verifier
 from offsetmgr.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
@@ -181,7 +181,7 @@ def test_two_groups_never_become_one_by_a_rename(migration):
 
 def test_an_unknown_group_is_an_error_and_not_an_empty_plan(migration):
     migration.options = PlanOptions(groups=("nobody",))
-    with pytest.raises(UsageError, match="nobody: not found"):
+    with pytest.raises(GroupNotFound, match="nobody: not found"):
         migration.plan()
 
 
@@ -282,6 +282,87 @@ def test_rollback_refuses_what_was_used_since_unless_forced(migration):
     assert migration.held() == {"g": {ORDERS[0]: 11, ORDERS[1]: 2}}
     assert migration.rollback(force=True).ok
     assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
+
+
+def test_a_group_that_was_refused_is_not_ours_to_roll_back(migration):
+    commit(migration.source, "g", 50, 50)
+    commit(migration.target, "g", 10)
+    migration.plan()
+    migration.target.active["g"] = ("a consumer",)
+    assert not migration.apply().ok
+    migration.target.active.clear()
+    commit(migration.target, "g", 95, 95)  # the consumer went on, and left
+    with pytest.raises(JournalError, match="apply wrote nothing"):
+        migration.rollback(force=True)
+    assert migration.held() == {"g": {ORDERS[0]: 95, ORDERS[1]: 95}}
+
+
+def test_somebody_elses_commit_of_the_planned_offset_after_a_refusal_is_not_ours(migration):
+    commit(migration.source, "g", 80)
+    commit(migration.target, "g", 50)
+    migration.plan()
+    commit(migration.target, "g", 70)
+    assert not migration.apply().ok
+    commit(migration.target, "g", 80)
+    report = migration.apply()
+    assert (report.written, report.left) == (0, 1)
+    with pytest.raises(JournalError, match="apply wrote nothing"):
+        migration.rollback()
+    assert migration.held() == {"g": {ORDERS[0]: 80}}
+
+
+def test_a_rollback_that_was_refused_does_not_close_the_plan(migration):
+    commit(migration.source, "g", 50)
+    migration.plan()
+    migration.apply()
+    migration.target.active["g"] = ("a consumer",)
+    assert not migration.rollback().ok
+    migration.target.active.clear()
+    assert migration.apply().ok
+    assert migration.rollback().ok
+    assert migration.held() == {}
+
+
+def test_a_planned_rewind_that_moved_on_is_a_conflict_and_never_called_done(migration):
+    commit(migration.source, "g", 10)
+    commit(migration.target, "g", 50)
+    migration.options = PlanOptions(IfAhead.REWIND)
+    migration.plan()
+    commit(migration.target, "g", 60)
+    assert list(migration.apply().failed) == ["g"]
+    assert migration.verify() == {"g orders-0": Status.NOT_REWOUND}
+
+
+def test_a_name_wins_over_the_pattern_that_it_looks_like(migration):
+    for group in ("g[1]", "g1"):
+        commit(migration.source, group, 10)
+    migration.options = PlanOptions(groups=("g[1]",)).literal_first(migration.source.groups())
+    plan = migration.plan()
+    assert [g.group for g in plan.groups()] == ["g[1]"]
+    migration.apply()
+    assert reverse_options(plan).wants_group("g[1]")
+    assert not reverse_options(plan).wants_group("g1")
+
+
+def test_a_rename_never_mixes_with_a_group_that_is_there_already(migration):
+    commit(migration.source, "a", 80)
+    commit(migration.target, "b", 50, 90)
+    migration.options = PlanOptions(rename={"a": "b"})
+    assert "exists there already" in next(iter(migration.plan().groups())).error
+    migration.path.unlink()
+    migration.options = PlanOptions(rename={"a": "b"}, onto_existing=True)
+    assert next(iter(migration.plan().groups())).error == ""
+
+
+@pytest.mark.parametrize(("partition", "held"), [(0, 10), (1, 9999)])
+def test_verify_holds_equal_and_unplanned_offsets_against_the_log(migration, partition, held):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    migration.target.data["g"][ORDERS[partition]] = Committed(held)
+    log = OneLog(LogRange(0, 5)) if partition == 0 else OneLog(LogRange(0, 100))
+    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, lambda: log)
+    assert {v.tp: v.status for v in verifier.verdicts()}[ORDERS[partition]] is Status.BEYOND_LOG_END
 
 
 def test_what_somebody_else_wrote_is_not_rolled_back_even_where_it_is_what_we_would_have_written(migration):
