@@ -52,9 +52,12 @@ def describe(
 
     A group that neither the store nor the directory knows is `GroupNotFound` as its outcome.
     """
-    names = list(groups)
-    descriptions = directory(names)
+    names = list(dict.fromkeys(groups))
+    remaining = iter(names)
+    descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
     for found in lag(store, cluster, names, topics):
+        if found.group not in descriptions:
+            descriptions = directory(list(islice(remaining, GROUPS_AT_ONCE)))
         description = descriptions[found.group]
         if isinstance(description, OffsetMgrError) or found.error is not None:
             error = found.error if isinstance(description, GroupDescription) else description

@@ -2,8 +2,8 @@
 """`migrate mirror` towards Kafka, with many groups that all commit every second in ZooKeeper.
 
 The broker lets the first join of every group wait for 3 s, as brokers do by default: taken one after the other, 1,000
-groups would take 50 minutes.  The offset written is the number of the second, so what a group holds in Kafka says how many seconds the mirror is
-behind.  Writer, mirror and reader are processes of their own on one real ZooKeeper and one real broker.
+groups would take 50 minutes.  The offset written is the number of the second, so what a group holds in Kafka says how
+many seconds the mirror is behind.  The mirror is a process of its own, on one real ZooKeeper and one real broker.
 
     scripts/bench/bench_mirror.py [--groups 1000] [--partitions 4] [--seconds 30]
 

@@ -1,0 +1,27 @@
+"""What only shows with very many groups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.servers
+
+DESCRIBE = """
+import sys
+from offsetmgr.cluster.kafka import KafkaCluster
+with KafkaCluster(sys.argv[1]) as cluster:
+    found = cluster.describe_groups(f"{sys.argv[2]}-{n}" for n in range(20_000))
+print(len(found), {getattr(group, "state", group) for group in found.values()})
+"""
+
+
+def test_twenty_thousand_groups_can_be_described(kafka, unique):
+    # A process of its own: asked for all of them at once, librdkafka ends the process.
+    done = subprocess.run(
+        [sys.executable, "-c", DESCRIBE, kafka.bootstrap, unique], capture_output=True, text=True, timeout=120
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "20000 {'DEAD'}\n", "")
