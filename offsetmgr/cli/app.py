@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, report
-from offsetmgr.errors import UnsupportedOperation
+from offsetmgr.errors import UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
@@ -85,6 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line and gives its exit code; everything that went wrong has been printed."""
     arguments, debug = _take_debug(arguments)
     try:
+        _refuse_both(arguments)
         command = typer.main.get_command(root)
         with command.make_context("offsetmgr", list(arguments)) as context:
             command.invoke(context)
@@ -111,6 +112,13 @@ def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [a for a in arguments[:end] if a != "--debug"]
     return [*kept, *arguments[end:]], len(kept) != end
+
+
+def _refuse_both(arguments: Sequence[str]) -> None:
+    """Raises `UsageError` for --dry-run beside --execute: the option parser would let the last one win."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if {"--dry-run", "--execute"} <= set(arguments[:end]):
+        raise UsageError("--dry-run and --execute", "are both given", "only one of them; without any it is a dry run")
 
 
 def _forget_stdout() -> None:

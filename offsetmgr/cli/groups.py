@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,6 +18,7 @@ from offsetmgr.cli.options import (
     Execute,
     Format,
     Groups,
+    OnlyWithLag,
     Topics,
     Yes,
     connected,
@@ -65,10 +65,12 @@ def list_groups(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
+    from offsetmgr.operations.selection import matching_groups
+
     store = connect.store()
     names = sorted(set(store.groups()))
     if group:
-        names = [name for name in names if any(name == g or fnmatchcase(name, g) for g in group)]
+        names = matching_groups(group, names)
         if not names:
             raise GroupNotFound(f"group {group[0]!r}", f"no group of {store.uri} matches")
     states = connect.directory()(names) if state else {}
@@ -107,7 +109,7 @@ def describe(
     all_groups: AllGroups = False,
     topic: Topics = None,
     members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
-    only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out partitions without lag.")] = False,
+    only_with_lag: OnlyWithLag = False,
     watch: Annotated[
         float | None,
         typer.Option(
@@ -129,7 +131,8 @@ def describe(
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
-    store, cluster, directory = connect.store(), connect.cluster_or_none(), connect.directory()
+    cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
+    store, directory = connect.store(), connect.directory()
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
@@ -169,6 +172,8 @@ def _watch(once: Callable[[], int], seconds: float, count: int | None) -> int:
 def _partition_rows(
     found: Iterable[Any], errors: list[OffsetMgrError], only_with_lag: bool
 ) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.operations.lag import needs_a_look
+
     for one in found:
         if one.error is not None:
             errors.append(one.error)
@@ -178,7 +183,7 @@ def _partition_rows(
             group, tp, committed, _, log_end, lag, text, error = partition
             if error is not None:
                 errors.append(error)
-            if only_with_lag and not lag:
+            if only_with_lag and not needs_a_look(partition):
                 continue
             who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
             offset = committed.offset if isinstance(committed, Committed) else None

@@ -21,12 +21,13 @@ from offsetmgr.cli.options import (
     Format,
     Groups,
     OneGroup,
+    OnlyWithLag,
     Topics,
     Yes,
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note, progress, write_rows
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 
@@ -127,7 +128,7 @@ def lag(
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
-    only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out partitions without lag.")] = False,
+    only_with_lag: OnlyWithLag = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show how far behind the log's end each committed offset is.
@@ -135,6 +136,7 @@ def lag(
     Lag counts from the log's start where the committed offset lies below it. What is not known is null (-).
     """
     from offsetmgr.operations.lag import lag as lag_of_groups
+    from offsetmgr.operations.lag import needs_a_look
     from offsetmgr.operations.selection import TopicSelection, choose_groups
 
     names = require_groups(group, all_groups)
@@ -153,7 +155,7 @@ def lag(
                     errors.add(row.error)
                     if row.committed is ABSENT:  # unreadable, which absent is not
                         continue
-                if only_with_lag and not row.lag:
+                if only_with_lag and not needs_a_look(row):
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
@@ -356,7 +358,7 @@ def export(
         group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
         overwrite=overwrite,
     )
-    note(f"exported {done.offsets:,} offsets of {done.groups:,} groups to {file}")
+    note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {file}")
     for lost in done.lost:
         note(f"not in the file, which cannot carry it: {lost}")
 
@@ -384,7 +386,7 @@ def import_offsets(
     from offsetmgr.operations.edits import propose_import, propose_undo
     from offsetmgr.operations.export import open_file
     from offsetmgr.operations.images import holds_images, load_images
-    from offsetmgr.operations.selection import TopicSelection, matches_group
+    from offsetmgr.operations.selection import TopicSelection, matching_groups
 
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
@@ -399,12 +401,13 @@ def import_offsets(
             output=output,
             image=before_image,
         )
-        images = (one for one in load_images(path) if matches_group(one.group, group or []))
+        meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
+        images = (one for one in load_images(path) if one.group in meant)
         note(f"{file} holds before-images: taking that edit back")
         finish(edit.run(propose_undo(store, images, topics, force=allow_rewind)))
         return
     with closing(open_file(path, file_format, group[0] if group and len(group) == 1 else None)) as snapshot:
-        chosen = [name for name in snapshot.groups() if matches_group(name, group or [])]
+        chosen = matching_groups(group or [], snapshot.groups())
         if not chosen:
             raise GroupNotFound(f"file {file}", f"holds no group {', '.join(group)}" if group else "holds no groups")
         edit = Edit(
@@ -427,16 +430,16 @@ def diff(
 ) -> None:
     """Show where two stores disagree; the exit code is 1 on any difference. Without --group: all groups of both."""
     from offsetmgr.operations.diff import diff as differences
-    from offsetmgr.operations.selection import TopicSelection, matches_group
+    from offsetmgr.operations.selection import TopicSelection, matching_groups
 
     if group and all_groups:
         raise UsageError("which groups?", "both --group and --all-groups are given")
     left, right = connect.store(source), connect.store(target)
     known = {*left.groups(), *right.groups()}
     for name in group or []:
-        if not any(matches_group(one, [name]) for one in known):
+        if not matching_groups([name], known):
             raise GroupNotFound(f"group {name!r}", "is in neither store")
-    chosen = sorted(name for name in known if matches_group(name, group or []))
+    chosen = matching_groups(group or [], sorted(known))
     errors = _Errors()
     found = differences(left, right, progress(chosen, "comparing", len(chosen)), TopicSelection.parse(topic or []))
 
@@ -466,6 +469,6 @@ def diff(
 
     write_rows(DIFFERENCES, counted(), output)
     if count:
-        note(f"{count:,} differences")
+        note(count_of(count, "difference"))
         raise typer.Exit(FAILED)
-    note(f"no difference in {len(chosen):,} groups")
+    note(f"no difference in {count_of(len(chosen), 'group')}")

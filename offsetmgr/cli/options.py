@@ -77,10 +77,15 @@ Timeout = Annotated[
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="NAME", help="A group, or a glob pattern; repeatable.", show_default=False),
+    typer.Option(
+        "--group", metavar="NAME", help="A group, or a glob (a literal star: [*]); repeatable.", show_default=False
+    ),
 ]
 OneGroup = Annotated[str, typer.Option("--group", metavar="NAME", help="The group.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")]
+OnlyWithLag = Annotated[
+    bool, typer.Option("--only-with-lag", help="Leave out partitions without lag; trouble and unknown lags stay.")
+]
 Topics = Annotated[
     list[str] | None,
     typer.Option(

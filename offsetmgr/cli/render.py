@@ -208,3 +208,8 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
         return f"{what}: {done:,}, {rate}"
     filled = min(20, 20 * done // total)
     return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"
+
+
+def count_of(number: int, what: str) -> str:
+    """``1 group``, ``2 groups``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

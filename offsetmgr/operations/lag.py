@@ -44,6 +44,11 @@ class GroupLag(NamedTuple):
     error: OffsetMgrError | None = None
 
 
+def needs_a_look(row: LagRow) -> bool:
+    """Whether a row is more than a partition without lag: behind, of unknown lag, or with something to say of it."""
+    return row.lag is None or row.lag > 0 or bool(row.note)
+
+
 def lag_of(committed: int, log: LogRange) -> int | None:
     """Records between ``committed`` and the log's end; None where it lies beyond the end."""
     return log.end - max(committed, log.start) if committed <= log.end else None

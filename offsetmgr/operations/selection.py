@@ -3,8 +3,10 @@ which asks a store for its groups only where a pattern makes that necessary."""
 
 from __future__ import annotations
 
+import glob
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -19,6 +21,12 @@ _GLOB: Final = frozenset("*?[")
 def is_pattern(name: str) -> bool:
     """Whether ``name`` holds a glob character (``*``, ``?``, ``[``); ``[*]`` is a literal star."""
     return not _GLOB.isdisjoint(name)
+
+
+def literal_of(pattern: str) -> str | None:
+    """The one name that a pattern matches, or None where it may match several."""
+    name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
+    return name if glob.escape(name) == pattern else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +112,22 @@ def _parse_topic(text: str) -> TopicPattern:
 
 
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
-    """The groups that are meant, sorted. Names without a glob are taken as they are: whether they exist is for the
-    caller to find out from what it reads (`require_known`).
+    """The groups that are meant, sorted. A name that is an existing group's very name means that one alone, whatever
+    it would match as a glob. Names without a glob are taken as they are: whether they exist is for the caller to find
+    out from what it reads (`require_known`).
 
     Raises `GroupNotFound` where a pattern matches nothing, and what ``store.groups()`` raises.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
         return sorted(set(names))
-    known = sorted(set(store.groups()))
+    known = set(store.groups())
     if all_groups:
-        return known
-    chosen = {name for name in names if not is_pattern(name)}
-    for pattern in names:
-        if not is_pattern(pattern):
+        return sorted(known)
+    chosen: set[str] = set()
+    for pattern in name_first(names, known):
+        if (name := literal_of(pattern)) is not None:
+            chosen.add(name)
             continue
         matching = {group for group in known if fnmatchcase(group, pattern)}
         if not matching:
@@ -126,10 +136,16 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
     return sorted(chosen)
 
 
-def matches_group(group: str, patterns: Iterable[str]) -> bool:
-    """Whether ``group`` is one of ``patterns`` (names or globs); with no patterns, all are."""
-    patterns = list(patterns)
-    return not patterns or any(group == p or (is_pattern(p) and fnmatchcase(group, p)) for p in patterns)
+def name_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
+    """The patterns, with each that is an existing group's very name made one that matches this name alone."""
+    return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
+
+
+def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
+    """Those of ``existing``, in their order, that are meant by names or globs; without any, all. Names come first."""
+    known = list(existing)
+    wanted = name_first(patterns, set(known))
+    return [group for group in known if not wanted or any(fnmatchcase(group, pattern) for pattern in wanted)]
 
 
 def require_known(store: OffsetStore, empty: Iterable[str]) -> None:

@@ -166,7 +166,7 @@ def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[st
     ]
     assert rows[2]["note"] == "beyond the log's end"
     behind = cli.rows("offsets", "lag", "--all-groups", "--topic", topic, "--only-with-lag", *flags)
-    assert [(r["group"], r["partition"], r["lag"]) for r in behind] == [(topic, 0, 2), (topic, 1, 12)]
+    assert [(r["group"], r["partition"], r["lag"]) for r in behind] == [(topic, 0, 2), (topic, 1, 12), (topic, 2, None)]
     described = cli.rows("groups", "describe", "--group", topic, *flags)
     assert [(r["state"], r["partition"], r["offset"], r["lag"]) for r in described] == [
         ("EMPTY", 0, 8, 2),
@@ -175,6 +175,48 @@ def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[st
     ]
     watched = cli("groups", "describe", "--group", topic, "--watch", "0.1", "--count", "2", *flags)
     assert watched.stdout.count("GROUP") == 2
+
+
+def test_only_with_lag_leaves_out_nothing_but_what_is_well(
+    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    flags = ["--zookeeper", zookeeper.connect, "--bootstrap-server", kafka.bootstrap]
+    with open_store(f"zookeeper://{zookeeper.connect}") as store:
+        offsets = {0: 10, 1: 19, 2: 5}
+        store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(o) for p, o in offsets.items()})
+        store.commit(topic, {TopicPartition(f"{topic}-gone", 0): OffsetAndMetadata(3)})
+    for command in (["offsets", "lag"], ["groups", "describe"]):
+        rows = cli.rows(*command, "--group", topic, "--only-with-lag", *flags, code=1)
+        assert [(r["topic"], r["partition"], r["lag"], r["note"]) for r in rows] == [
+            (topic, 1, 1, None),
+            (topic, 2, None, "beyond the log's end"),
+            (f"{topic}-gone", 0, None, "log unknown"),
+        ]
+    for command in (["offsets", "lag"], ["groups", "describe"]):
+        refused = cli(*command, "--group", topic, "--only-with-lag", *flags[:2], code=2)
+        assert "no brokers are known" in refused.stderr
+
+
+def test_a_group_named_like_a_glob_is_meant_alone(
+    cli: Cli, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    flags = ["--zookeeper", zookeeper.connect]
+    star, other = f"{unique}-*", f"{unique}-other"
+    with open_store(f"zookeeper://{zookeeper.connect}") as store:
+        for name in (star, other):
+            store.commit(name, {TopicPartition("t", 0): OffsetAndMetadata(5)})
+    both = [{"group": star}, {"group": other}]
+    assert cli.rows("groups", "list", "--group", star, *flags) == both[:1]
+    assert cli.rows("groups", "list", "--group", f"{unique}-[*]", *flags) == both[:1]
+    assert cli.rows("groups", "list", "--group", f"{unique}-?*", *flags) == both
+    file = str(tmp_path / "x.csv")
+    cli("offsets", "export", file, "--group", f"{unique}-?*", *flags)
+    here = ["--from", f"file:{file}", "--to", f"zookeeper://{zookeeper.connect}"]
+    assert "no difference in 1 group" in cli("offsets", "diff", *here, "--group", star).stderr
+    cli("groups", "delete", "--group", star, "--execute", "--yes", *flags)
+    assert cli.rows("groups", "list", "--group", f"{unique}-?*", *flags) == both[1:]
+    cli("offsets", "import", file, "--group", star, "--execute", "--yes", *flags)
+    assert cli.rows("offsets", "get", "--group", star, *flags)[0]["offset"] == 5
 
 
 def test_groups_are_copied_renamed_and_deleted(cli: Cli, flags: list[str], topic: str) -> None:
@@ -217,7 +259,7 @@ def test_exported_offsets_are_equal_and_a_change_is_a_difference(
         cli("offsets", "export", file, "--group", topic, *there)
         same = cli("offsets", "diff", "--from", f"file:{file}", "--to", f"zookeeper://{zookeeper.connect}",
                    "--group", topic)  # fmt: skip
-        assert "no difference in 1 groups" in same.stderr
+        assert "no difference in 1 group" in same.stderr
     cli("offsets", "import", str(tmp_path / "x.avro"), "--execute", "--yes", *here)
     both = ["--from", f"zookeeper://{zookeeper.connect}", "--to", f"kafka://{kafka.bootstrap}", "--group", topic]
     cli("offsets", "diff", *both)

@@ -99,6 +99,12 @@ def test_an_error_is_one_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "error: group 'g': does not exist\nhint: look at the list\n"
 
 
+@pytest.mark.parametrize("flags", [["--dry-run", "--execute"], ["--execute", "--dry-run"]])
+def test_a_dry_run_that_executes_is_wrong_usage(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["groups", "delete", "--group", "g", "--yes", "--zookeeper", "127.0.0.1:1", *flags]) == 2
+    assert capsys.readouterr().err.startswith("error: --dry-run and --execute: are both given\nhint: ")
+
+
 def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(InvalidUri("store 'x'", "no kind")) == 2
     assert capsys.readouterr().err == "error: store 'x': no kind\n"

@@ -20,7 +20,7 @@ from offsetmgr.operations.copy import propose_copy, verify_copy
 from offsetmgr.operations.diff import diff
 from offsetmgr.operations.edits import propose_delete, propose_import, propose_undo
 from offsetmgr.operations.images import header_for, holds_images, load_images, new_path
-from offsetmgr.operations.lag import lag_of
+from offsetmgr.operations.lag import LagRow, lag_of, needs_a_look
 from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
 from offsetmgr.operations.reset import (
     Scenario,
@@ -35,7 +35,14 @@ from offsetmgr.operations.reset import (
     propose_set,
     resolve,
 )
-from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, choose_groups, require_known, scan_in_order
+from offsetmgr.operations.selection import (
+    ALL_TOPICS,
+    TopicSelection,
+    choose_groups,
+    matching_groups,
+    require_known,
+    scan_in_order,
+)
 from offsetmgr.stores.base import GroupOffsets
 from offsetmgr.stores.snapshot import SnapshotStore
 
@@ -99,6 +106,25 @@ def test_groups_are_chosen_by_name_and_glob(store: SnapshotStore) -> None:
     require_known(store, ["a"])
     with pytest.raises(GroupNotFound, match=r"group 'zz' .and 1 more.: does not exist"):
         require_known(store, ["zz", "a", "zzz"])
+
+
+def test_an_existing_group_of_that_very_name_wins_over_the_glob(store: SnapshotStore) -> None:
+    store.commit("a*", {T0: OffsetAndMetadata(1)})
+    store.commit("a[*]", {T0: OffsetAndMetadata(1)})
+    assert choose_groups(store, ["a*"]) == ["a*"]
+    assert choose_groups(store, ["a[*]"]) == ["a[*]"]
+    assert choose_groups(store, ["a?*", "new[*]"]) == ["a*", "a[*]", "new*"]
+    assert matching_groups(["a*"], ["ab", "a*", "a[*]"]) == ["a*"]
+    assert matching_groups(["a*"], ["ab", "b"]) == ["ab"]
+    assert matching_groups([], ["ab", "b"]) == ["ab", "b"]
+
+
+@pytest.mark.parametrize(
+    ("lag", "note", "kept"),
+    [(0, "", False), (1, "", True), (None, "", True), (None, "beyond", True), (0, "below", True)],
+)
+def test_what_needs_a_look_is_more_than_a_lag(lag: int | None, note: str, kept: bool) -> None:
+    assert needs_a_look(LagRow("g", T0, Committed(1), 0, 1, lag, note)) is kept
 
 
 def test_groups_come_in_the_order_asked_whatever_the_store_does() -> None:
