@@ -161,6 +161,14 @@ class LockLost(OffsetMgrError):
     retriable = True
 
 
+class TakenOver(LockLost):
+    """Another process has taken over our place in the group, under the same name (FENCED_INSTANCE_ID, KIP-345)."""
+
+    code = 82
+    name = "FENCED_INSTANCE_ID"
+    retriable = False
+
+
 # --- the rules of the data -----------------------------------------------------------------------
 
 

@@ -378,6 +378,16 @@ def mirror_command(
             "--settle", metavar="MS", min=0, help="How long Kafka groups are watched for commits of others, first."
         ),
     ] = 2000,
+    window: Annotated[
+        float,
+        typer.Option("--window", metavar="SECONDS", min=0, help="How long --once watches live old consumers, at most."),
+    ] = 150.0,
+    trust_zookeeper_only: Annotated[
+        bool,
+        typer.Option(
+            "--trust-zookeeper-only", help="Live old consumers commit to ZooKeeper alone: take their groups unseen."
+        ),
+    ] = False,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -385,9 +395,11 @@ def mirror_command(
     """Keep a target following a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
     For consumers that cannot commit to both. Towards Kafka each group is held by the mirror, so nobody else can commit
-    to it; a consumer that starts with the group takes it over, and the mirror of that group ends.
+    to it; a consumer that starts with the group takes it over, and the mirror of that group ends. Groups with live old
+    consumers are taken once each consumer that owns partitions was seen to commit to ZooKeeper alone: one that commits
+    to both could commit nowhere while its group is held.
     """
-    from offsetmgr.migration.mirror import Mirror, MirrorState
+    from offsetmgr.migration.mirror import Mirror
 
     groups = require_groups(group, all_groups)
     options = PlanOptions(IfAhead.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
@@ -397,7 +409,12 @@ def mirror_command(
     planner.header()
     names = planner.selected_groups()
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
-    with stopping("the mirror ends after this round") as stop, sides.feed(options, interval) as feed:
+    retention = sides.retention_ms()
+    with (
+        stopping("the mirror ends after this round") as stop,
+        sides.feed(options, interval) as feed,
+        sides.old_groups() as old_groups,
+    ):
         shown = view.MirrorLine()
         mirror = Mirror(
             source,
@@ -409,10 +426,13 @@ def mirror_command(
             shown.show,
             interval / 1000 if once else 10.0,
             settle / 1000,
+            None if trust_zookeeper_only else old_groups,
+            window,
+            3600.0 if retention is None else retention / 4000,
         )
         status = mirror.run(once=once)
     shown.show(status, last=True)
-    bad = [m for m in mirror.groups.values() if m.state in (MirrorState.REFUSED, MirrorState.FAILING)]
+    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
     if bad or format is not OutputFormat.TABLE:
         write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
     if bad:

@@ -13,7 +13,7 @@ from offsetmgr.migration.plan import Action
 if TYPE_CHECKING:
     from offsetmgr.migration.execute import GroupOutcome, Report
     from offsetmgr.migration.finalize import GroupGate
-    from offsetmgr.migration.mirror import GroupMirror, MirrorStatus
+    from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorStatus
     from offsetmgr.migration.plan import GroupPlan, PlanHeader, Step
     from offsetmgr.migration.planfile import PlanFile, PlanSummary
     from offsetmgr.migration.state import MigrationState
@@ -254,7 +254,8 @@ def show_gates(gates: Sequence[GroupGate]) -> None:
 
 def mirror_line(status: MirrorStatus) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
-    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {status.copied} offsets copied, lag {status.lag}"
+    lag = f"lag {status.lag}" + (f" + ? ({counted(status.unknown, 'group')} unknown)" if status.unknown else "")
+    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {status.copied} offsets copied, {lag}"
 
 
 def mirror_rows(groups: Iterable[GroupMirror]) -> Iterator[tuple[Any, ...]]:

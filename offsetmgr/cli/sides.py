@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.evidence import Rules
     from offsetmgr.migration.finalize import MemberGate
     from offsetmgr.migration.mirror import Feed
+    from offsetmgr.migration.mirrorwatch import AskOldGroups
     from offsetmgr.migration.observing import Window
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.planfile import PlanFile
@@ -131,6 +132,29 @@ class Sides:
 
         with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
             yield OffsetFeed(session, options.wants_group)
+
+    @contextmanager
+    def old_groups(self) -> Iterator[AskOldGroups | None]:
+        """Asks the source's registry who consumes, and who owns what; None where the source is no ZooKeeper."""
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed = parse_uri(self._uris["source"])
+        if parsed.kind != "zookeeper":
+            yield None
+            return
+        from offsetmgr.migration.oldgroups import old_groups
+        from offsetmgr.zookeeper.session import ZookeeperSession
+
+        with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
+            yield old_groups(session)
+
+    def retention_ms(self) -> int | None:
+        """How long the target keeps offsets; None where it does not say, or keeps them for ever."""
+        from offsetmgr.stores.uri import parse_uri
+
+        if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
+            return None
+        return cluster.offsets_retention_ms()
 
     def verifier(self, plan: PlanFile, state: MigrationState) -> Verifier:
         from offsetmgr.migration.verify import Verifier

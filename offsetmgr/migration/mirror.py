@@ -10,94 +10,65 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from offsetmgr.clock import Clock
-from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError, RewindRefused
+from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError, TakenOver
 from offsetmgr.migration.batches import READ_GROUPS, batched
+from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
+from offsetmgr.migration.mirrorwatch import NOBODY, AskOldGroups, OldGroup
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import (
-    Change,
-    ChangeOutcome,
-    GroupEdit,
-    GroupOffsets,
-    HeldGroup,
-    HoldingStore,
-    OffsetStore,
-    Verdict,
-)
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupOffsets, HoldingStore, OffsetStore
 
 HOLDER = "offsetmgr-mirror"
 """The role under which groups are held: one mirror a group, the last one started."""
+
+_SLICE_S: Final = 0.25
+"""No wait is longer, so that a mirror that shall end does so at once."""
+_ROUNDING_S: Final = 0.01
+_AGAIN_S: Final = 0.2
+_MOST_BACK_OFF_S: Final = 5.0
 
 
 class Feed(Protocol):
     """Tells when the source may have changed."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Groups that may have changed since the last call, after at most ``timeout_s``; None means any may have."""
+        """Groups that may have changed since the last call, after at most ``timeout_s``; none where nothing happened,
+        None where any may have changed."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PollingFeed:
     """For sources without watches: everything may have changed, once an interval."""
 
     clock: Clock
     interval_s: float
+    _last: float | None = None
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        self.clock.sleep(min(self.interval_s, timeout_s))
+        if self._last is None:
+            self._last = self.clock.monotonic()
+        left = self._last + self.interval_s - self.clock.monotonic()
+        self.clock.sleep(max(0.0, min(left, timeout_s)))
+        if left > timeout_s:
+            return set()
+        self._last = self.clock.monotonic()
         return None
-
-
-class MirrorState(StrEnum):
-    """How one group stands."""
-
-    FOLLOWING = "following"
-    TARGET_AHEAD = "target-ahead"
-    """Some partition is ahead in the target; it stays there, the others follow."""
-    REFUSED = "refused"
-    """Others use the group in the target; nothing is written."""
-    TAKEN = "taken"
-    """A consumer started with the group in the target: the cut-over has happened, the mirror of it is over."""
-    FAILING = "failing"
-    """The last attempt failed; it is tried again."""
-
-
-@dataclass(slots=True)
-class GroupMirror:
-    """One mirrored group. ``lag`` counts the offsets by which the target was behind when it was last looked at and
-    that could not be written since; ``copied`` the offsets (partitions) written so far."""
-
-    group: str
-    target_group: str
-    state: MirrorState = MirrorState.FOLLOWING
-    detail: str = ""
-    lag: int = 0
-    copied: int = 0
-    held: HeldGroup | None = None
-    known: dict[TopicPartition, int] = field(default_factory=dict)
-    """What the target holds as far as we know: only meaningful while the group is held."""
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorStatus:
-    """A look at a running mirror: for people and for ``--format json``."""
-
-    rounds: int
-    copied: int
-    lag: int
-    states: Mapping[MirrorState, int]
-    at_ms: int
 
 
 @dataclass(slots=True)
 class Mirror:
     """Follows the groups that ``options`` want. ``idle_s`` bounds the time between two full comparisons, so that a
-    missed notification costs time, never an offset."""
+    missed notification costs time, never an offset.
+
+    ``old_groups`` tells of live old consumers that commit to the source: towards a target whose groups must be held,
+    their groups are taken only once they were seen to commit to the source alone (`mirrorwatch`); None: there are
+    none, or they are trusted.  ``watch_s`` bounds how long ``once`` waits for that.  What is held is committed again
+    every ``refresh_s``, so that it does not expire: that must be well below the target's retention.
+    """
 
     source: OffsetStore
     target: OffsetStore
@@ -108,217 +79,330 @@ class Mirror:
     report: Callable[[MirrorStatus], None] = lambda _status: None
     idle_s: float = 10.0
     settle_s: float = 1.0
+    old_groups: AskOldGroups | None = None
+    watch_s: float = 150.0
+    refresh_s: float = 3600.0
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
+    _sources: dict[str, str] = field(default_factory=dict)
+    """The source's group by that of the target: never two for one."""
+    _full_at: float = 0.0
+    _failures: int = 0
 
     def run(self, *, once: bool = False) -> MirrorStatus:
-        """Mirrors until ``stop`` says so, or (``once``) until one full comparison found nothing left to write.
+        """Mirrors until ``stop`` says so, or (``once``) until one comparison found nothing left to write.
 
-        A store that cannot be reached is tried again in the next round; the status shows it.
+        A store that cannot be reached is tried again in the next round, and the status shows it; the very first
+        comparison alone raises.
         """
         try:
             changed: set[str] | None = None
             while True:
                 pending = self._round(changed)
                 self.report(self.status())
-                if self.stop() or (once and not pending):
+                if self.stop() or (once and not pending and not self._still_watching()):
                     return self.status()
                 changed = self._next(pending)
         finally:
             if isinstance(self.target, HoldingStore):
                 self.target.release_held([m.held for m in self.groups.values() if m.held is not None])
 
-    def _next(self, pending: set[str]) -> set[str] | None:
-        changed = self.feed.wait(0.2 if pending else self.idle_s)
-        return None if changed is None else changed | pending
-
     def status(self) -> MirrorStatus:
         states: dict[MirrorState, int] = {}
         for mirrored in self.groups.values():
             states[mirrored.state] = states.get(mirrored.state, 0) + 1
         copied = sum(mirrored.copied for mirrored in self.groups.values())
-        lag = sum(mirrored.lag for mirrored in self.groups.values())
-        return MirrorStatus(self.rounds, copied, lag, states, self.clock.now_ms())
+        lag = sum(mirrored.lag or 0 for mirrored in self.groups.values())
+        unseen = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REFUSED]
+        return MirrorStatus(self.rounds, copied, lag, len(unseen), states, self.clock.now_ms())
+
+    def _still_watching(self) -> bool:
+        now = self.clock.monotonic()
+        since = (m.watched_since for m in self.groups.values() if m.state is MirrorState.WATCHING)
+        return any(began is not None and now - began < self.watch_s for began in since)
+
+    # --- when -------------------------------------------------------------------------------------
+
+    def _next(self, pending: set[str]) -> set[str] | None:
+        """Waits until something may have to be done; gives the groups, None for all."""
+        now = self.clock.monotonic()
+        until = min(now + _AGAIN_S, self._full_at) if pending else self._full_at
+        if self._failures:
+            until = now + min(_AGAIN_S * 2.0 ** min(self._failures, 10), _MOST_BACK_OFF_S)
+        changed: set[str] | None = set()
+        while not changed and not self.stop() and (left := until - self.clock.monotonic()) > 0:
+            if self._failures:
+                self.clock.sleep(min(left, _SLICE_S))
+                continue
+            try:
+                changed = self.feed.wait(min(left, _SLICE_S))
+            except OffsetMgrError as error:
+                self._fail(error)
+                self.report(self.status())
+                return self._next(pending)
+            if changed is None:
+                return None
+            changed = changed | {m.group for m in self.groups.values() if m.held is not None and m.held.lost}
+        if self._failures:
+            return None
+        return (changed or set()) | pending
+
+    def _fail(self, error: OffsetMgrError) -> None:
+        """A store as a whole cannot be used just now."""
+        self._failures += 1
+        for mirrored in self.groups.values():
+            if not mirrored.over:
+                mirrored.fail(error, unseen=True)
 
     def _round(self, changed: set[str] | None) -> set[str]:
         """Compares and copies; gives the groups that must be looked at again soon."""
         self.rounds += 1
+        pending: set[str] = set()
         try:
-            names = self._discover() if changed is None else sorted(changed & self.groups.keys())
-            pending: set[str] = set()
-            for batch in batched(names, READ_GROUPS):
-                pending |= self._copy(batch)
+            if due := self.clock.monotonic() >= self._full_at:
+                changed = None
+            if changed is None:
+                self._discover()
+            if due:
+                self._full_at = self.clock.monotonic() + self.idle_s
+                for mirrored in self.groups.values():
+                    mirrored.stale = True
+            for batch in batched(sorted(self.groups if changed is None else changed & self.groups.keys()), READ_GROUPS):
+                pending |= self._copy([self.groups[name] for name in batch if not self.groups[name].over])
         except OffsetMgrError as error:
-            for mirrored in self.groups.values():
-                mirrored.state, mirrored.detail = MirrorState.FAILING, str(error)
-            if not self.groups:
+            if self.rounds == 1:
                 raise
+            self._fail(error)
             return set(self.groups)
+        self._failures = 0
         return pending
 
-    def _discover(self) -> list[str]:
-        found = [group for group in self.source.groups() if self.options.wants_group(group)]
-        new = [group for group in found if group not in self.groups]
-        for group in new:
-            self.groups[group] = GroupMirror(group, self.options.target_group(group))
-        if isinstance(self.target, HoldingStore):
-            self._hold([self.groups[group] for group in new], self.target)
-        return sorted(self.groups)
+    def _discover(self) -> None:
+        found = [g for g in self.source.groups() if g not in self.groups and self.options.wants_group(g)]
+        new: list[GroupMirror] = []
+        for group in found:
+            mirrored = self.groups[group] = GroupMirror(group, self.options.target_group(group))
+            owner = self._sources.setdefault(mirrored.target_group, group)
+            if owner != group:
+                mirrored.refuse(f"group {owner} is mirrored to {mirrored.target_group} already; give it another name")
+            else:
+                new.append(mirrored)
+        if new and isinstance(self.target, HoldingStore):
+            self._settle(new)
 
-    def _hold(self, new: list[GroupMirror], target: HoldingStore) -> None:
-        """Takes the groups, but only those that nobody else was seen to commit to meanwhile."""
-        if not new:
-            return
-        before = self._target_offsets(new)
-        self.clock.sleep(self.settle_s)
-        after = self._target_offsets(new)
-        quiet: list[GroupMirror] = []
+    def _settle(self, new: list[GroupMirror]) -> None:
+        """Lets time pass between two looks at the target, which tell whether somebody commits there."""
+        found = self._target_offsets(new)
+        now = self.clock.monotonic()
         for mirrored in new:
-            name = mirrored.target_group
-            if moved := _moved(before[name], after[name]):
-                mirrored.state = MirrorState.REFUSED
-                mirrored.detail = (
+            seen = found[mirrored.target_group]
+            if not (seen.error or seen.errors):
+                mirrored.quiet, mirrored.quiet_since = seen, now
+        until = now + self.settle_s
+        left = self.settle_s
+        while left > 0 and not self.stop():
+            self.clock.sleep(min(left, _SLICE_S))
+            left = min(left - _SLICE_S, until - self.clock.monotonic())
+
+    # --- what -------------------------------------------------------------------------------------
+
+    def _copy(self, batch: list[GroupMirror]) -> set[str]:
+        """Copies groups; gives those that must be looked at again soon."""
+        target = self.target
+        pending: set[str] = set()
+        old: Mapping[str, OldGroup] = {}
+        if isinstance(target, HoldingStore):
+            old, batch = self._members(batch, target, pending)
+        following = self._see_source(batch, pending)
+        if isinstance(target, HoldingStore):
+            return pending | self._copy_held(following, old, target)
+        edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
+        for mirrored in following:
+            changes = {tp: Change(OffsetAndMetadata(c.offset, c.metadata)) for tp, c in mirrored.source.items()}
+            edits[mirrored.target_group] = (mirrored, GroupEdit(mirrored.target_group, changes))
+        for result in target.edit(edit for _, edit in edits.values()):
+            mirrored, _ = edits[result.group]
+            if not mirrored.book(result.outcomes):
+                pending.add(mirrored.group)
+            if any(outcome.error is not None and outcome.before is None for outcome in result.outcomes.values()):
+                mirrored.lag = None
+        return pending
+
+    def _members(
+        self, batch: list[GroupMirror], target: HoldingStore, pending: set[str]
+    ) -> tuple[Mapping[str, OldGroup], list[GroupMirror]]:
+        """Asks for live old consumers, and gives up held groups in which there may be new ones."""
+        if self.old_groups is None or not batch:
+            return {}, batch
+        old = self.old_groups(mirrored.group for mirrored in batch)
+        known: list[GroupMirror] = []
+        given_up: list[GroupMirror] = []
+        for mirrored in batch:
+            there = old.get(mirrored.group, NOBODY)
+            if there.error is not None:
+                mirrored.fail(there.error)
+                if there.error.retriable:
+                    pending.add(mirrored.group)
+                continue
+            known.append(mirrored)
+            if mirrored.held is not None and mirrored.held.lost is None and not mirrored.watch.admits(there):
+                given_up.append(mirrored)
+        target.release_held([m.held for m in given_up if m.held is not None])
+        for mirrored in given_up:
+            mirrored.held, mirrored.quiet, mirrored.watched_since = None, None, None
+        return old, known
+
+    def _see_source(self, batch: list[GroupMirror], pending: set[str]) -> list[GroupMirror]:
+        """Reads the source; gives the groups that have something to follow."""
+        named = {mirrored.group: mirrored for mirrored in batch}
+        following: list[GroupMirror] = []
+        for found in self.source.scan(named):
+            mirrored = named[found.group]
+            mirrored.everything = found.offsets
+            mirrored.source = {tp: c for tp, c in found.offsets.items() if self.options.wants(tp)}
+            mirrored.problem = None
+            if problem := found.error or next(iter(found.errors.values()), None):
+                mirrored.problem = problem
+                mirrored.fail(problem, unseen=True)
+                if problem.retriable:
+                    pending.add(mirrored.group)
+            elif not mirrored.source and mirrored.held is None:
+                mirrored.state, mirrored.detail, mirrored.lag = MirrorState.FOLLOWING, "", 0
+            if mirrored.source or mirrored.held is not None:
+                following.append(mirrored)
+        return following
+
+    def _copy_held(self, following: list[GroupMirror], old: Mapping[str, OldGroup], target: HoldingStore) -> set[str]:
+        """Copies groups that must be held; gives those that must be looked at again soon."""
+        pending: set[str] = set()
+        for mirrored in following:
+            if mirrored.held is not None and (lost := mirrored.held.lost):
+                self._lose(mirrored, lost)
+        self._see_target([m for m in following if not m.over and (m.held is None or m.stale)], pending)
+        seen = [m for m in following if not m.over and not m.stale]
+        wanted = [m for m in seen if m.held is None and self._may_take(m, old.get(m.group, NOBODY), pending)]
+        self._take(wanted, target, pending)
+        self._refresh([m for m in seen if m.held is not None], target)
+        commits: dict[str, tuple[GroupMirror, dict[TopicPartition, OffsetAndMetadata]]] = {}
+        for mirrored in seen:
+            if mirrored.held is None or mirrored.stale:
+                continue
+            mirrored.measure()
+            if behind := mirrored.behind():
+                commits[mirrored.target_group] = (mirrored, behind)
+            else:
+                mirrored.settle()
+        written = ((mirrored.held, values) for mirrored, values in commits.values() if mirrored.held is not None)
+        for name, outcomes in target.commit_held(written):
+            if not self._committed(commits[name][0], outcomes):
+                pending.add(commits[name][0].group)
+        return pending
+
+    def _see_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
+        """Reads what the target holds; where we do not hold the group, anything that moved is another's commit."""
+        named = {mirrored.target_group: mirrored for mirrored in batch}
+        for name, found in self._target_offsets(batch).items():
+            mirrored = named[name]
+            problem = found.error or next(iter(found.errors.values()), None)
+            if problem is not None:
+                mirrored.stale = True
+                mirrored.fail(problem, unseen=True)
+                if problem.retriable:
+                    pending.add(mirrored.group)
+                continue
+            mirrored.see_target(found.offsets)
+            mirrored.measure()
+            if mirrored.held is not None:
+                continue
+            if mirrored.quiet is not None and (moved := _moved(mirrored.quiet, found)):
+                mirrored.refuse(
                     f"somebody commits to this group in the target: {moved} moved while nothing was mirrored (seen)"
                 )
-            else:
-                quiet.append(mirrored)
-        self._take(quiet, target)
+            elif mirrored.quiet is None:
+                mirrored.quiet_since = self.clock.monotonic()
+            mirrored.quiet = found
 
-    def _take(self, wanted: Iterable[GroupMirror], target: HoldingStore) -> None:
+    def _may_take(self, mirrored: GroupMirror, old: OldGroup, pending: set[str]) -> bool:
+        """Whether nobody is there who could commit to the target too; else the group is watched."""
+        if mirrored.over:
+            return False
+        now = self.clock.monotonic()
+        assert mirrored.quiet is not None  # it was read a moment ago
+        mirrored.watch.look(old, mirrored.everything, mirrored.quiet.offsets, now)
+        if unproven := mirrored.watch.unproven(old, now):
+            why = f"not yet seen whether they commit to Kafka too: {', '.join(unproven)}"
+            mirrored.detail = f"live old consumers are registered; {why}"
+        elif now - max(mirrored.quiet_since, mirrored.watch.since) < self.settle_s - _ROUNDING_S:
+            mirrored.detail = "watched for commits of others to the target"
+            pending.add(mirrored.group)
+        else:
+            mirrored.watched_since = None
+            return True
+        mirrored.state = MirrorState.WATCHING
+        if mirrored.watched_since is None:
+            mirrored.watched_since = now
+        return False
+
+    def _take(self, wanted: Iterable[GroupMirror], target: HoldingStore, pending: set[str]) -> None:
         """Holds the groups, and learns what they hold: nobody else changes that from then on."""
         named = {mirrored.target_group: mirrored for mirrored in wanted}
         taken: list[GroupMirror] = []
         for name, held in target.hold_many(named, holder=HOLDER):
             mirrored = named[name]
             if isinstance(held, GroupActive):
-                members = "; ".join(held.members) or held.why
-                mirrored.state, mirrored.detail = MirrorState.REFUSED, f"the group has members in the target: {members}"
+                mirrored.refuse(f"the group has members in the target: {'; '.join(held.members) or held.why}")
             elif isinstance(held, OffsetMgrError):
-                mirrored.state, mirrored.detail = MirrorState.FAILING, str(held)
+                mirrored.fail(held)
+                if held.retriable:
+                    pending.add(mirrored.group)
             else:
                 mirrored.held = held
-                mirrored.state, mirrored.detail = MirrorState.FOLLOWING, ""
+                mirrored.note = "taken over from another offsetmgr mirror" if held.replaced else ""
+                mirrored.stale, mirrored.refresh_at = True, 0.0
                 taken.append(mirrored)
-        for name, found in self._target_offsets(taken).items():
-            # What cannot be read now counts as unknown: the commit reads again, and refuses to lower anything.
-            named[name].known = {tp: c.offset for tp, c in found.offsets.items()}
+        self._see_target(taken, pending)
+
+    def _refresh(self, held: list[GroupMirror], target: HoldingStore) -> None:
+        """Commits again what was held for long. What fails is tried again soon."""
+        now = self.clock.monotonic()
+        due = {m.target_group: m for m in held if m.refresh_at <= now}
+        for mirrored in due.values():
+            mirrored.refresh_at = now + self.refresh_s
+        for name, error in target.refresh_held([m.held for m in due.values() if m.held is not None]):
+            if error is not None and error.retriable:
+                due[name].refresh_at = now + min(self.refresh_s, _MOST_BACK_OFF_S)
 
     def _target_offsets(self, mirrored: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
         return {found.group: found for found in self.target.scan(m.target_group for m in mirrored)}
 
-    def _copy(self, batch: list[str]) -> set[str]:
-        wanted = [self.groups[group] for group in batch]
-        live = {m.group: m for m in wanted if m.state not in (MirrorState.REFUSED, MirrorState.TAKEN)}
-        pending: set[str] = set()
-        edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
-        following: list[tuple[GroupMirror, Mapping[TopicPartition, Committed]]] = []
-        for found in self.source.scan(live):
-            mirrored = live[found.group]
-            if problem := found.error or next(iter(found.errors.values()), None):
-                mirrored.state, mirrored.detail = MirrorState.FAILING, str(problem)
-                pending.add(mirrored.group)
-            offsets = {tp: c for tp, c in found.offsets.items() if self.options.wants(tp)}
-            if not offsets:
-                continue
-            if isinstance(self.target, HoldingStore):
-                following.append((mirrored, offsets))
-            else:
-                changes = {tp: Change(OffsetAndMetadata(c.offset, c.metadata)) for tp, c in offsets.items()}
-                edits[mirrored.target_group] = (mirrored, GroupEdit(mirrored.target_group, changes))
-        if isinstance(self.target, HoldingStore):
-            return pending | self._copy_held(following, self.target)
-        for result in self.target.edit(edit for _, edit in edits.values()):
-            if not _take_outcomes(edits[result.group][0], result.outcomes):
-                pending.add(edits[result.group][0].group)
-        return pending
-
-    def _copy_held(
-        self, following: list[tuple[GroupMirror, Mapping[TopicPartition, Committed]]], target: HoldingStore
-    ) -> set[str]:
-        """Copies groups that must be held; gives those that must be looked at again soon."""
-        self._take([mirrored for mirrored, _ in following if mirrored.held is None], target)
-        pending: set[str] = set()
-        commits: dict[str, tuple[GroupMirror, dict[TopicPartition, OffsetAndMetadata]]] = {}
-        for mirrored, offsets in following:
-            if mirrored.held is None:
-                done = mirrored.state is MirrorState.REFUSED
-            elif lost := mirrored.held.lost:
-                done = self._lose(mirrored, lost)
-            elif behind := _behind(mirrored, offsets):
-                commits[mirrored.target_group] = (mirrored, behind)
-                continue
-            else:
-                done = True
-            if not done:
-                pending.add(mirrored.group)
-        wanted = ((mirrored.held, values) for mirrored, values in commits.values() if mirrored.held is not None)
-        for name, outcomes in target.commit_held(wanted):
-            if not self._committed(*commits[name], outcomes):
-                pending.add(commits[name][0].group)
-        return pending
-
     def _committed(
-        self,
-        mirrored: GroupMirror,
-        values: Mapping[TopicPartition, OffsetAndMetadata],
-        outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError,
+        self, mirrored: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> bool:
         """Books a commit into a held group; True when nothing is left to do."""
         if isinstance(outcomes, LockLost):
             # Why it was lost is told by the hold: a consumer that wants the group, or a mirror that took over.
-            return self._lose(mirrored, (mirrored.held.lost if mirrored.held else None) or outcomes)
+            self._lose(mirrored, (mirrored.held.lost if mirrored.held else None) or outcomes)
+            return mirrored.over
         if isinstance(outcomes, OffsetMgrError):
-            mirrored.state, mirrored.detail = MirrorState.FAILING, str(outcomes)
-            return False
-        mirrored.known.update({tp: values[tp].offset for tp, o in outcomes.items() if o.verdict is not Verdict.FAILED})
-        return _take_outcomes(mirrored, outcomes)
+            mirrored.fail(outcomes)
+            return not outcomes.retriable
+        return mirrored.book(outcomes)
 
-    def _lose(self, mirrored: GroupMirror, error: OffsetMgrError) -> bool:
-        """The group is ours no longer. Where a consumer has it, that is the cut-over; else it is taken again."""
+    def _lose(self, mirrored: GroupMirror, error: OffsetMgrError) -> None:
+        """The group is ours no longer. Where a consumer or another mirror has it, it stays theirs; else it is taken
+        again."""
         assert mirrored.held is not None
         mirrored.held.release()
-        mirrored.held = None
-        mirrored.detail = str(error)
+        mirrored.measure()
         if isinstance(error, GroupActive):
-            mirrored.state = MirrorState.TAKEN
-            return True
-        mirrored.state = MirrorState.FAILING
-        return False
+            mirrored.end(str(error))
+        elif isinstance(error, TakenOver):
+            mirrored.end(f"another mirror took this group over ({error.why})")
+        else:
+            mirrored.held, mirrored.quiet = None, None
+            mirrored.fail(error)
 
 
 def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
     """A partition whose commit changed between two reads; None where none did (or could be read)."""
     return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
-
-
-def _behind(
-    mirrored: GroupMirror, offsets: Mapping[TopicPartition, Committed]
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a held group lacks; where nothing, its state is that of a group that follows."""
-    known = mirrored.known
-    behind = {tp: c for tp, c in offsets.items() if known.get(tp, -1) < c.offset}
-    mirrored.lag = sum(c.offset - max(known.get(tp, c.offset), 0) for tp, c in behind.items())
-    if not behind:
-        ahead = any(known.get(tp, -1) > c.offset for tp, c in offsets.items())
-        mirrored.state, mirrored.detail = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING, ""
-    return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
-
-
-def _take_outcomes(mirrored: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
-    """Books what a write did; True when nothing is left to do."""
-    ahead = False
-    failed: OffsetMgrError | None = None
-    mirrored.lag = 0
-    for outcome in outcomes.values():
-        if outcome.verdict is Verdict.WRITTEN:
-            mirrored.copied += 1
-        elif isinstance(outcome.error, RewindRefused):
-            ahead = True
-        elif outcome.error is not None:
-            failed = outcome.error
-    if failed is not None:
-        mirrored.state, mirrored.detail = MirrorState.FAILING, str(failed)
-    else:
-        mirrored.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
-        mirrored.detail = ""
-    return failed is None

@@ -219,7 +219,12 @@ class HeldGroup(Protocol):
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Why the group is ours no longer; None while it is."""
+        """Why the group is ours no longer; None while it is. `TakenOver` where a holder of the same name has it."""
+        ...
+
+    @property
+    def replaced(self) -> bool:
+        """Whether an earlier holder of the same name, dead or alive, was in the group when it was taken."""
         ...
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
@@ -254,6 +259,11 @@ class HoldingStore(Protocol):
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
         """Commits into many held groups of this store, many at a time: each group with what `HeldGroup.commit` would
         give or raise, in no promised order."""
+        ...
+
+    def refresh_held(self, held: Iterable[HeldGroup]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+        """Commits all that held groups have committed once more, unchanged, so that it does not expire: each group
+        with None, or with what hindered it (the other partitions are refreshed)."""
         ...
 
     def release_held(self, held: Iterable[HeldGroup]) -> None:

@@ -154,6 +154,19 @@ class KafkaStore(StoreBase):
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
+    def refresh_held(self, held: Iterable[HeldGroup]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+        """See `offsetmgr.stores.base.HoldingStore`. A holder subscribes to nothing, so the coordinator counts every
+        offset's age from its commit (KIP-211)."""
+
+        async def refresh(one: HeldGroup) -> tuple[str, OffsetMgrError | None]:
+            assert isinstance(one, HeldKafkaGroup)
+            try:
+                return one.group, await one.recommit(self._wire().edits.deadline())
+            except OffsetMgrError as error:
+                return one.group, error
+
+        yield from self._many(held, refresh, key=lambda one: one.group)
+
     def release_held(self, held: Iterable[HeldGroup]) -> None:
         """See `offsetmgr.stores.base.HoldingStore`."""
 
@@ -214,6 +227,10 @@ class HeldKafkaGroup:
     def lost(self) -> OffsetMgrError | None:
         return self._hold.lost
 
+    @property
+    def replaced(self) -> bool:
+        return self._hold.replaced
+
     def fetch(self) -> Mapping[TopicPartition, Committed]:
         found = self._wire.run(lambda deadline: self._hold.fetch(None, deadline))
         if found.errors:
@@ -240,6 +257,15 @@ class HeldKafkaGroup:
             return await self._hold.delete(partitions, deadline)
 
         return await carry_out(changes, await self._hold.fetch(list(changes), deadline), write, erase)
+
+    async def recommit(self, deadline: float) -> OffsetMgrError | None:
+        """Commits what is committed once more, within the store's event loop; gives the first partition's error."""
+        found = await self._hold.fetch(None, deadline)
+        results: list[OffsetMgrError | None] = list((found.errors or {}).values())
+        if found.offsets:
+            values = {tp: committed.value() for tp, committed in found.offsets.items()}
+            results += (await self._hold.commit(values, deadline)).values()
+        return next((error for error in results if error is not None), None)
 
     def release(self) -> None:
         self._wire.run(self._hold.release)

@@ -19,6 +19,7 @@ from offsetmgr.errors import (
     OffsetMetadataTooLarge,
     OffsetMgrError,
     ServerError,
+    TakenOver,
     TimedOut,
     UnknownTopicOrPartition,
     UnsupportedOperation,
@@ -51,7 +52,7 @@ _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
     58: AuthenticationFailed,
     68: GroupActive,
     69: GroupNotFound,
-    82: LockLost,
+    82: TakenOver,
     86: GroupActive,
     88: UnstableOffset,
 }

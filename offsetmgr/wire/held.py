@@ -32,10 +32,12 @@ _HEARTBEAT: Final = 1.0
 class Hold:
     """A held group. Take it with `take`; end it with `release`."""
 
-    def __init__(self, client: Client, coordinator: Address, mine: Membership) -> None:
+    def __init__(self, client: Client, coordinator: Address, mine: Membership, *, replaced: bool) -> None:
         self._client = client
         self._coordinator = coordinator
         self._mine = mine
+        self.replaced = replaced
+        """Whether a holder of the same name, dead or alive, was in the group when it was taken."""
         self._lost: OffsetMgrError | None = None
         self._beating = asyncio.create_task(self._beat())
 
@@ -56,7 +58,7 @@ class Hold:
                 coordinator = Address.parse(described.coordinator)
                 async with client.node(coordinator).lane(deadline) as lane:
                     mine = await membership.join_in(lane, client, group, instance_id, deadline)
-                return cls(client, coordinator, mine)
+                return cls(client, coordinator, mine, replaced=bool(described.members))
             except OffsetMgrError as error:
                 if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
@@ -127,7 +129,7 @@ class Hold:
                 async with node.lane(deadline) as lane:
                     return await attempt(lane.connection)
             except LockLost as error:
-                self._lost = LockLost(f"hold of group {self.group}", error.why)
+                self._lost = type(error)(f"hold of group {self.group}", error.why)
                 raise self._refusal(self._lost) from None
             except OffsetMgrError as error:
                 if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:

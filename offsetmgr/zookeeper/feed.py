@@ -22,8 +22,9 @@ _DEBOUNCE_S: Final = 0.02
 class OffsetFeed:
     """Tells which groups of ``/consumers`` may have changed (0.8 layout). Not for use by several threads.
 
-    ``wants`` says which groups are of interest. The first `wait` returns None: everything may have changed; so does one
-    after the list of groups itself changed, and one in which nothing happened for the whole time-out.
+    ``wants`` says which groups are of interest. A group's mark also tells that its live members may have changed. The
+    first `wait` returns None: everything may have changed; so does one after the list of groups itself changed, and
+    the first after one that failed.
     """
 
     def __init__(self, session: ZookeeperSession, wants: Callable[[str], bool]) -> None:
@@ -33,16 +34,30 @@ class OffsetFeed:
         self._fired: set[str] = set()
         self._wake = threading.Event()
         self._watched: set[str] = set()
+        self._complete = False
+        """Whether every watch stands that should."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Groups that may have changed since the last call; None where any may have. Raises as `ZookeeperSession`."""
-        if not self._watched:
+        """Groups that may have changed since the last call; none where nothing happened within the time-out, None
+        where any group may have changed. Raises as `ZookeeperSession`."""
+        if not self._complete:
+            with self._lock:
+                fired, self._fired = self._fired, set()
+                self._wake.clear()
+            self._watched -= fired
             self._watch_everything()
-            if not self._watched:
-                time.sleep(timeout_s)
-            return None
+            self._complete = bool(self._watched)
+            if self._complete:
+                return None
         if not self._wake.wait(timeout_s):
-            return None
+            return set()
+        self._complete = False
+        groups = self._gather()
+        self._complete = True
+        return groups
+
+    def _gather(self) -> set[str] | None:
+        """What has fired, watched again."""
         time.sleep(_DEBOUNCE_S)
         with self._lock:
             fired, self._fired = self._fired, set()
@@ -68,7 +83,7 @@ class OffsetFeed:
         """Sets the watches of groups that do not stand: folders from the top down, then the offsets."""
         names = list(groups)
         offsets = [paths.offsets(group) for group in names]
-        self._arm((), [*(paths.group(group) for group in names), *offsets])
+        self._arm((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])
         topics = list(self._children(offsets))
         self._arm((), topics)
         self._arm(list(self._children(topics)), ())

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import OffsetMgrError
-from offsetmgr.migration.mirror import Mirror, MirrorState, PollingFeed
+from offsetmgr.migration.mirror import Mirror, PollingFeed
+from offsetmgr.migration.mirrorgroup import MirrorState
+from offsetmgr.migration.oldgroups import old_groups
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import OldConsumer
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.feed import OffsetFeed
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
+
+OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
@@ -197,3 +206,108 @@ def test_a_held_group_accepts_no_commit_of_others(zk, broker, make_topic, unique
         with pytest.raises(OffsetMgrError, match="member"):
             broker.commit(unique, {tp: OffsetAndMetadata(100)})
         assert offsets(broker, unique) == {0: 7}
+
+
+# --- live old consumers ---------------------------------------------------------------------------
+
+
+def produce(kafka, topic: str, count: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(count):
+        producer.produce(topic, str(n), partition=partition)
+    assert producer.flush(30) == 0
+
+
+@contextmanager
+def watching_mirror(zookeeper, zk: OffsetStore, broker: OffsetStore, group: str) -> Iterator[Mirror]:
+    """A running mirror that asks the registry, and is told by watches."""
+    with (
+        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as told,
+        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as asked,
+    ):
+        mirror = mirror_of(zk, broker, group, OffsetFeed(told, lambda g: g == group))
+        mirror.old_groups = old_groups(asked)
+        with running(mirror):
+            yield mirror
+
+
+def old_consumer(folder, zookeeper, group: str, topic: str, *, dual: bool) -> OldConsumer:
+    return OldConsumer(
+        folder,
+        zookeeper=f"{zookeeper.connect}/kafka",
+        group=group,
+        topic=topic,
+        offsets_storage="kafka" if dual else "zookeeper",
+        dual_commit=dual,
+        auto_commit_interval_ms=200,
+    )
+
+
+def test_a_group_with_dual_commit_is_watched_and_goes_on_in_both_stores(
+    kafka, zookeeper, zk, broker, make_topic, unique, tmp_path
+):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    produce(kafka, topic, 10)
+    with old_consumer(tmp_path / "dual", zookeeper, unique, topic, dual=True) as old:
+        wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 10}, "it commits to both")
+        with watching_mirror(zookeeper, zk, broker, unique) as mirror:
+            wait_for(lambda: mirror.rounds > 5, "a few rounds")
+            state, detail = mirror.groups[unique].state, mirror.groups[unique].detail
+            assert state is MirrorState.WATCHING
+            assert old.member_id in detail
+            assert "not yet seen whether they commit to Kafka too" in detail
+            produce(kafka, topic, 5)
+            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it goes on in both")
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")
+            assert str(tp) in mirror.groups[unique].detail
+            produce(kafka, topic, 5)
+            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "and still does")
+
+
+def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_left(
+    kafka, zookeeper, zk, broker, make_topic, unique, tmp_path
+):
+    topic = make_topic(unique, 1)
+    produce(kafka, topic, 10)
+    with watching_mirror(zookeeper, zk, broker, unique) as mirror:
+        with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
+            wait_for(lambda: offsets(zk, unique) == {0: 10}, "it commits to ZooKeeper")
+            wait_for(lambda: unique in mirror.groups, "the mirror knows the group")
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.WATCHING, "the mirror has seen the member")
+            assert old.member_id in mirror.groups[unique].detail
+            rounds = mirror.rounds
+            wait_for(lambda: mirror.rounds > rounds + 2, "a look at the offsets")
+            assert offsets(broker, unique) == {}
+            produce(kafka, topic, 5)
+            wait_for(lambda: offsets(broker, unique) == {0: 15}, "it was seen to commit to ZooKeeper alone")
+            assert mirror.groups[unique].state is MirrorState.FOLLOWING
+        with old_consumer(tmp_path / "dual", zookeeper, unique, topic, dual=True):
+            wait_for(lambda: mirror.groups[unique].held is None, "the mirror let go")
+            produce(kafka, topic, 5)
+            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it goes on in both")
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.REFUSED, "the mirror has seen it")
+
+
+def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, broker, make_topic, unique, tmp_path):
+    topic = make_topic(unique, 1)
+    produce(kafka, topic, 3)
+    command = [
+        OFFSETMGR, "migrate", "mirror", "--from", f"zookeeper://{zookeeper.connect}/kafka",
+        "--to", f"kafka://{kafka.bootstrap}", "--group", unique, "--once", "--settle", "100", "--format", "json",
+    ]  # fmt: skip
+    with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
+        wait_for(lambda: offsets(zk, unique) == {0: 3}, "it commits to ZooKeeper")
+        watched = subprocess.run([*command, "--window", "2"], capture_output=True, text=True, timeout=60, check=False)
+        held = offsets(broker, unique)
+        trusted = subprocess.run(
+            [*command, "--trust-zookeeper-only"], capture_output=True, text=True, timeout=60, check=False
+        )
+        member = old.member_id
+    assert watched.returncode == 1, watched.stderr
+    (row,) = json.loads(watched.stdout)
+    assert (row["state"], row["lag"]) == ("watching", 3)
+    assert member in row["detail"]
+    assert held == {}
+    assert trusted.returncode == 0, trusted.stderr
+    assert offsets(broker, unique) == {0: 3}
