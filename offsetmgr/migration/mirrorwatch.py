@@ -54,7 +54,7 @@ class MemberWatch:
 
     members: Mapping[str, int] | None = None
     since: float = -math.inf
-    """When the members last changed (monotonic seconds); before everything if they never did."""
+    """When members were first seen, or last changed (monotonic seconds); before everything if there never were any."""
     _first: dict[TopicPartition, tuple[Owned, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 
@@ -77,7 +77,7 @@ class MemberWatch:
 
     def meet(self, old: OldGroup, now: float) -> None:
         """Takes in who is there."""
-        if self.members is not None and self.members != old.members:
+        if self.members != old.members and (self.members is not None or old.members):
             self.since = now
         self.members = dict(old.members)
         self._proven &= set(old.members.items())
