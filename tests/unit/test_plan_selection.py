@@ -17,8 +17,9 @@ def test_names_globs_and_all() -> None:
 def test_a_group_whose_name_looks_like_a_glob_is_found_by_its_name() -> None:
     options = PlanOptions(groups=("job[1]",))
 
-    assert options.wants_group("job[1]")
-    assert options.wants_group("job1")
+    assert options.literal_first(["job[1]", "job1"]).wants_group("job[1]")
+    assert not options.literal_first(["job[1]", "job1"]).wants_group("job1")
+    assert options.literal_first(["job1"]).wants_group("job1")
 
 
 def test_the_plan_back_of_twenty_thousand_groups_is_not_quadratic() -> None:
