@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import ConnectionConfig
@@ -22,7 +24,7 @@ from offsetmgr.migration.mirrorgroup import MirrorState
 from offsetmgr.migration.oldgroups import old_groups
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import OldConsumer
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.feed import OffsetFeed
@@ -57,11 +59,11 @@ def offsets(store: OffsetStore, group: str) -> dict[int, int]:
 
 
 @contextmanager
-def running(mirror: Mirror) -> Iterator[Mirror]:
+def running(mirror: Mirror, idle_s: float = 0.5) -> Iterator[Mirror]:
     """A mirror in a thread, stopped at the end."""
     stop = threading.Event()
     mirror.stop = stop.is_set
-    mirror.idle_s = 0.5
+    mirror.idle_s = idle_s
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -311,3 +313,158 @@ def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, 
     assert held == {}
     assert trusted.returncode == 0, trusted.stderr
     assert offsets(broker, unique) == {0: 3}
+
+
+# --- offsets that vanish in the target ------------------------------------------------------------
+
+
+def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    zk.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(5)})
+    with running(mirror_of(zk, broker, unique)) as mirror:
+        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.delete_topics([topic])[topic].result(30)
+        wait_for(lambda: mirror.groups[unique].state is MirrorState.FAILING, "the loss is noticed")
+        group = mirror.groups[unique]
+        assert (offsets(broker, unique), group.lag) == ({}, 5)
+        assert "knows no such topic" in group.detail
+        make_topic(unique, 1)
+        wait_for(lambda: offsets(broker, unique) == {0: 5}, "it is written again")
+        wait_for(lambda: mirror.groups[unique].state is MirrorState.FOLLOWING, "and follows")
+        assert mirror.groups[unique].lag == 0
+
+
+@pytest.mark.timeout(240)
+def test_offsets_of_a_held_group_outlive_the_retention(zookeeper, make_topic, unique, tmp_path):
+    short = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
+    with (
+        KafkaBroker(tmp_path / "kafka", zookeeper=f"{zookeeper.connect}/{unique}", config=short) as server,
+        open_store(f"zookeeper://{zookeeper.connect}/{unique}") as source,
+        open_store(f"kafka://{server.bootstrap}") as target,
+    ):
+        topic = make_topic(unique, 1, bootstrap=server.bootstrap)
+        tp = TopicPartition(topic, 0)
+        source.commit(unique, {tp: OffsetAndMetadata(5)})
+        mirror = mirror_of(source, target, unique)
+        mirror.refresh_s = 15
+        with running(mirror):
+            wait_for(lambda: offsets(target, unique) == {0: 5}, "the first copy")
+            control = f"{unique}-control"
+            target.commit(control, {tp: OffsetAndMetadata(5)})
+            wait_for(lambda: offsets(target, control) == {}, "the offsets of an empty group expire", 100)
+            assert offsets(target, unique) == {0: 5}
+            assert mirror.groups[unique].copied == 1
+
+
+# --- who else is there ----------------------------------------------------------------------------
+
+
+def test_of_two_mirrors_the_later_one_keeps_the_group(kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    zk.commit(unique, {tp: OffsetAndMetadata(5)})
+    with (
+        open_store(f"kafka://{kafka.bootstrap}") as other,
+        running(mirror_of(zk, broker, unique)) as former,
+    ):
+        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        with running(mirror_of(zk, other, unique)) as later:
+            wait_for(lambda: former.groups[unique].state is MirrorState.TAKEN, "the former one lets go")
+            assert "another mirror took this group over" in former.groups[unique].detail
+            wait_for(lambda: later.groups[unique].detail != "", "the later one says so")
+            assert later.groups[unique].detail == "taken over from another offsetmgr mirror"
+            zk.commit(unique, {tp: OffsetAndMetadata(6)})
+            wait_for(lambda: offsets(broker, unique) == {0: 6}, "the later one follows")
+            rounds = former.rounds
+            wait_for(lambda: former.rounds > rounds + 5, "more rounds of the former one")
+            held = later.groups[unique].held
+            assert held is not None
+            assert held.lost is None
+            assert former.groups[unique].state is MirrorState.TAKEN
+
+
+def test_a_consumer_that_takes_a_group_which_is_behind_is_named_with_the_lag(kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    zk.commit(unique, {tp: OffsetAndMetadata(5)})
+    mirror = mirror_of(zk, broker, unique, PollingFeed(SystemClock(), 3600))
+    with running(mirror, idle_s=3600):
+        wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+        zk.commit(unique, {tp: OffsetAndMetadata(25)})
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
+        try:
+            consumer.subscribe([topic])
+            wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.TAKEN, "the mirror let go")
+        finally:
+            consumer.close()
+    group = mirror.groups[unique]
+    assert (group.lag, group.good) == (20, False)
+    assert "20 offsets behind" in group.detail
+
+
+# --- what goes wrong, and how it ends -------------------------------------------------------------
+
+
+def test_a_source_that_does_not_answer_for_a_while_is_followed_again(broker, kafka, make_topic, unique, tmp_path):
+    topic = make_topic(unique, 1)
+    tp = TopicPartition(topic, 0)
+    impatient = ConnectionConfig(timeout_ms=1000)
+    with (
+        ZooKeeperServer(tmp_path / "zookeeper") as server,
+        open_store(f"zookeeper://{server.connect}", impatient) as source,
+        ZookeeperSession(server.connect, impatient) as session,
+    ):
+        source.commit(unique, {tp: OffsetAndMetadata(5)})
+        with running(mirror_of(source, broker, unique, OffsetFeed(session, lambda g: g == unique))) as mirror:
+            wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+            server.freeze()
+            try:
+                wait_for(lambda: mirror.groups[unique].state is MirrorState.FAILING, "it is seen to be away", 40)
+                assert mirror.groups[unique].lag is None
+            finally:
+                server.thaw()
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.FOLLOWING, "it is back", 40)
+            source.commit(unique, {tp: OffsetAndMetadata(6)})
+            wait_for(lambda: offsets(broker, unique) == {0: 6}, "and followed")
+
+
+def command(zookeeper, kafka, group: str, *more: str) -> list[str]:
+    from_, to = f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"
+    return [OFFSETMGR, "migrate", "mirror", "--from", from_, "--to", to, "--group", group, "--settle", "100", *more]
+
+
+def test_once_ends_with_a_topic_that_kafka_does_not_have(zookeeper, kafka, zk, broker, make_topic, unique):
+    topic = make_topic(unique, 1)
+    zk.commit(
+        unique, {TopicPartition(topic, 0): OffsetAndMetadata(5), TopicPartition("not-there", 0): OffsetAndMetadata(7)}
+    )
+    done = subprocess.run(
+        command(zookeeper, kafka, unique, "--once", "--format", "json"),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["state"], row["copied"], row["lag"]) == ("failing", 1, 7)
+    assert "not-there" in row["detail"]
+    assert broker.fetch(unique)[TopicPartition(topic, 0)] == Committed(5)
+
+
+def test_an_idle_mirror_ends_within_a_second(zookeeper, kafka, zk, broker, make_topic, unique, tmp_path):
+    topic = make_topic(unique, 1)
+    zk.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(5)})
+    with (tmp_path / "log").open("w") as log:
+        mirror = subprocess.Popen(command(zookeeper, kafka, unique), stdout=log, stderr=log)
+        try:
+            wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
+            zk.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(6)})
+            wait_for(lambda: offsets(broker, unique) == {0: 6}, "a change")
+            began = time.monotonic()
+            mirror.send_signal(signal.SIGTERM)
+            assert mirror.wait(30) == 0, (tmp_path / "log").read_text()
+            assert time.monotonic() - began < 1
+        finally:
+            if mirror.poll() is None:
+                mirror.kill()
+                mirror.wait()
