@@ -5,9 +5,7 @@ A group's module is imported only when one of its commands is asked for, so that
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,7 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, report
-from offsetmgr.errors import UnsupportedOperation, UsageError
+from offsetmgr.cli.stdout import forget, take_over
+from offsetmgr.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
@@ -93,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:
-        _forget_stdout()
+        forget()
         return BROKEN_PIPE
     except SystemExit:
         raise
@@ -121,21 +120,29 @@ def _refuse_both(arguments: Sequence[str]) -> None:
         raise UsageError("--dry-run and --execute", "are both given", "only one of them; without any it is a dry run")
 
 
-def _forget_stdout() -> None:
-    """Points stdout at nothing, so that the interpreter's last flush does not complain about the closed pipe."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def main() -> None:
     """What the console script calls."""
     # Rows are built by the ten thousand and hold no cycles: looking for some after every 700 costs 15 %.
     gc.set_threshold(50_000, 20, 100)
     code = FAILED
     try:
+        take_over()
         code = run(sys.argv[1:])
-        sys.stdout.flush()
+        if not code:
+            sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        forget()
         code = BROKEN_PIPE
+    except FileFailure as failure:
+        code = report(failure)
+    if code:
+        _flush_or_forget()
     sys.exit(code)
+
+
+def _flush_or_forget() -> None:
+    """After a failure, what is left is written if it can be; that it cannot was said before."""
+    try:
+        sys.stdout.flush()
+    except (OSError, OffsetMgrError, AttributeError):
+        forget()

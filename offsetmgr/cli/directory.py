@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.errors import OffsetMgrError, UsageError
 from offsetmgr.model import GroupDescription, GroupMember, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,10 +28,17 @@ def registry_directory(session: ZookeeperSession) -> Directory:
         from offsetmgr.zookeeper.ownership import owners_many
         from offsetmgr.zookeeper.registry import members_many
 
-        names = list(groups)
+        out: dict[str, GroupDescription | OffsetMgrError] = {}
+        names = []
+        for name in groups:
+            try:
+                paths.check_group(name)
+            except UsageError:  # no node can carry this name, so nobody is registered under it
+                out[name] = GroupDescription(name, "DEAD")
+            else:
+                names.append(name)
         owned = {found.group: found for found in owners_many(session, names)}
         listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
-        out: dict[str, GroupDescription | OffsetMgrError] = {}
         for found in members_many(session, names):
             owners = owned[found.group]
             if (error := found.error or owners.error) is not None:

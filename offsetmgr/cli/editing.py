@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_rows
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
+from offsetmgr.errors import GroupActive, ServerError, TimedOut, Unreachable
 from offsetmgr.model import Committed
 from offsetmgr.operations.carryout import carry_out
 from offsetmgr.operations.describe import refuse_active
 from offsetmgr.operations.images import header_for, new_path
 from offsetmgr.operations.proposal import GroupProposal, Proposal
-from offsetmgr.stores.base import Guard, OffsetStore, Verdict
+from offsetmgr.operations.twofold import Image, Twofold, carry_out_both
+from offsetmgr.stores.base import GroupEditResult, Guard, OffsetStore, Verdict
 
 if TYPE_CHECKING:
+    from offsetmgr.cli.options import Connect
     from offsetmgr.errors import OffsetMgrError
     from offsetmgr.model import TopicPartition
     from offsetmgr.operations.describe import Directory
@@ -44,6 +47,7 @@ class Edit:
     def __init__(
         self,
         operation: str,
+        connect: Connect,
         store: OffsetStore,
         directory: Directory,
         *,
@@ -51,6 +55,7 @@ class Edit:
         yes: bool,
         output: OutputFormat,
         image: str | None,
+        announce: bool = True,
     ) -> None:
         self.operation = operation
         self.store = store
@@ -61,6 +66,11 @@ class Edit:
         self.image = Path(image) if image else None
         self.asked = False
         """Whether somebody (or --yes) has agreed to this edit."""
+        self.announce = announce
+        """Whether the ways to undo it are printed at its end; they are in ``undo`` in any case."""
+        self.undo: list[str] = []
+        """Command lines that take back what was changed; none where nothing was."""
+        self.repeated = connect.repeated
         self.failed: set[str] = set()
         """Groups of which something was refused or failed."""
 
@@ -75,11 +85,12 @@ class Edit:
             problems = self._list_problems(proposal)
             counts = proposal.counts
             if not self.execute:
-                note(f"dry run: would change {_amount(counts.writes, counts.groups)}; nothing was changed")
+                amount = _amount(counts.writes, counts.groups)
+                note(f"dry run: would change {amount} in {self.store.uri}; nothing was changed")
                 if counts.writes:
                     note("hint: add --execute to do it")
             elif not counts.writes:
-                note("nothing to change")
+                note(f"nothing to change in {self.store.uri}")
             else:
                 note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
                 confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
@@ -107,13 +118,12 @@ class Edit:
 
     def _act(self, proposal: Proposal, guard: Guard) -> int:
         path = self.image or new_path(state_folder() / "before-images", self.operation, SystemClock().now_ms())
-        header = header_for(self.store.uri, self.store.identity(), f"offsetmgr {version('offsetmgr')}")
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         verdicts = dict.fromkeys(Verdict, 0)
         not_atomic: set[str] = set()
         # outcomes other than "written", by group; a group that is not in here has no outcome
         others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
-        results = carry_out(self.store, proposal, path, header, guard=guard, on_images=self._images_kept)
+        undo, results = self._carry_out(proposal, path, guard)
         try:
             for result in progress(results, self.operation, proposal.counts.groups):
                 for tp, outcome in result.outcomes.items():
@@ -131,30 +141,57 @@ class Edit:
         except KeyboardInterrupt as error:
             left = proposal.counts.writes - sum(verdicts.values())
             raise Interrupted(
-                f"{verdicts[Verdict.WRITTEN]} offsets changed, {left} not confirmed; undo: {self._undo(path)}"
+                f"{count_of(verdicts[Verdict.WRITTEN], 'offset')} changed, {left} not confirmed; "
+                f"undo: {'; '.join(undo)}"
             ) from error
-        if self.output is not OutputFormat.TABLE:
-            write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
-        for how in sorted(not_atomic):
-            note(f"not atomic: {how}")
-        _list_failures(failures)
-        done = f"done: {verdicts[Verdict.WRITTEN]:,} changed"
-        if verdicts[Verdict.UNCHANGED]:
-            done += f", {verdicts[Verdict.UNCHANGED]:,} already so"
-        note(f"{done}, {len(failures):,} failed" if failures else done)
-        note(f"undo: {self._undo(path)}")
+        try:
+            if self.output is not OutputFormat.TABLE:
+                write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
+        finally:  # what was done is said even where stdout takes nothing
+            for how in sorted(not_atomic):
+                note(f"not atomic: {how}")
+            _list_failures(failures)
+            done = f"done: {verdicts[Verdict.WRITTEN]:,} changed"
+            if verdicts[Verdict.UNCHANGED]:
+                done += f", {verdicts[Verdict.UNCHANGED]:,} already so"
+            note(f"{done}, {len(failures):,} failed" if failures else done)
+            if verdicts[Verdict.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
+                self.undo = undo
+            for line in self.undo if self.announce else ():
+                note(f"undo: {line}")
         return FAILED if failures else 0
+
+    def _carry_out(self, proposal: Proposal, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
+        """How to undo it, and the results as they come. Of a store that keeps two others each has its own images."""
+        tool = f"offsetmgr {version('offsetmgr')}"
+        store = self.store
+        if not isinstance(store, Twofold):
+            header = header_for(store.uri, store.identity(), tool)
+            results = carry_out(store, proposal, path, header, guard=guard, on_images=self._images_kept)
+            return [self._undo(path, store.uri)], results
+        inner = (store.primary, store.secondary)
+        paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
+        first, second = (
+            Image(at, header_for(one.uri, one.identity(), tool)) for at, one in zip(paths, inner, strict=True)
+        )
+        both = carry_out_both(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
+        return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
 
     @staticmethod
     def _images_kept(path: Path) -> None:
         note(f"before-images: {path}")
 
-    def _undo(self, path: Path) -> str:
-        return f"offsetmgr offsets import {quote(str(path))} --store {quote(self.store.uri)} --execute"
+    def _undo(self, path: Path, uri: str) -> str:
+        return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.repeated} --execute"
+
+
+def _in_doubt(error: OffsetMgrError) -> bool:
+    """Whether a write that failed so may have been done all the same."""
+    return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
 
 
 def _amount(writes: int, groups: int) -> str:
-    return f"{writes:,} offset{'' if writes == 1 else 's'} in {groups:,} group{'' if groups == 1 else 's'}"
+    return f"{count_of(writes, 'offset')} in {count_of(groups, 'group')}"
 
 
 def _plan_rows(proposal: Iterable[GroupProposal]) -> Iterator[tuple[Any, ...]]:
@@ -167,9 +204,14 @@ def _plan_rows(proposal: Iterable[GroupProposal]) -> Iterator[tuple[Any, ...]]:
                 tp[0],
                 tp[1],
                 before.offset if isinstance(before, Committed) else None,
-                after.offset if after is not None else None,
-                f"refused: {refused.why or refused.what}" if refused is not None else text or None,
+                after.offset if after is not None and refused is None else None,
+                _refusal(refused) if refused is not None else text or None,
             )
+
+
+def _refusal(error: OffsetMgrError) -> str:
+    """What a refused row says; the members of an active group are named once, with the errors."""
+    return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 
 
 def _outcome_rows(
@@ -198,7 +240,8 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
         if count <= MOST_FAILURES_SHOWN:
             place = f"group {group}" + (f", {tp}" if tp is not None else "")
             text = " ".join(str(error).split())
-            note(f"error: {text if text.startswith(place) else f'{place}: {text}'}")
+            quoted = f"group {group!r}" + (f", {tp}" if tp is not None else "")
+            note(f"error: {text if text.startswith((place, quoted)) else f'{place}: {text}'}")
         if error.hint:
             hints[error.hint] = None
     if count > MOST_FAILURES_SHOWN:

@@ -24,7 +24,7 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, nothing_in, write_rows
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import Committed, GroupDescription
 
@@ -74,15 +74,23 @@ def list_groups(
         if not names:
             raise GroupNotFound(f"group {group[0]!r}", f"no group of {store.uri} matches")
     states = connect.directory()(names) if state else {}
+    errors: list[OffsetMgrError] = []
 
     def shown(name: str) -> str | None:
         found = states.get(name)
         if isinstance(found, OffsetMgrError):
-            raise found
+            errors.append(found)
+            return None
         # a store knows the group by its offsets, so for it the group is not dead
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
     write_rows(LIST if state else LIST[:1], ((name, shown(name))[: 2 if state else 1] for name in names), output)
+    if not names:
+        note(nothing_in(store.uri, "groups"))
+    for error in errors:
+        note(f"error: {error}")
+    if errors:
+        raise typer.Exit(FAILED)
 
 
 class _WatchCommand(typer.core.TyperCommand):
@@ -139,9 +147,11 @@ def describe(
         chosen = choose_groups(store, names, all_groups=all_groups)
         found = describe_groups(store, cluster, directory, chosen, topics)
         if members:
-            write_rows(MEMBERS, _member_rows(found, errors), output)
+            shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            write_rows(DESCRIBE, _partition_rows(found, errors, only_with_lag), output)
+            shown = write_rows(DESCRIBE, _partition_rows(found, errors, only_with_lag), output)
+        if not shown and not errors:
+            note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
         for error in errors:
             note(f"error: {error}")
         for hint in dict.fromkeys(error.hint for error in errors if error.hint):
@@ -189,7 +199,7 @@ def _partition_rows(
             offset = committed.offset if isinstance(committed, Committed) else None
             yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
         if not one.partitions and not only_with_lag:
-            text = f"{len(description.members)} members, nothing committed"
+            text = f"{count_of(len(description.members), 'member')}, nothing committed"
             yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
 
 
@@ -234,12 +244,19 @@ def delete(
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
     edit = Edit(
-        "groups delete", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+        "groups delete",
+        connect,
+        store,
+        connect.directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
     )
     code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
     if execute:
         if not edit.asked:
-            confirm(f"groups delete: remove {len(chosen)} groups that hold no offsets?", yes=yes)
+            confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
         code = _remove(connect, [name for name in chosen if name not in edit.failed]) or code
     finish(code)
 
@@ -292,7 +309,9 @@ def copy(
         raise UsageError("groups copy", "both names are the same")
     store = connect.store()
     into = connect.store(to) if to else store
-    edit = Edit("groups copy", into, connect.directory(to), execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit(
+        "groups copy", connect, into, connect.directory(to), execute=execute, yes=yes, output=output, image=before_image
+    )
     topics = TopicSelection.parse(topic or [])
     finish(edit.run(propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)))
 
@@ -322,25 +341,39 @@ def rename(
     if store.fetch(target):
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
     first = Edit(
-        "groups rename", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+        "groups rename",
+        connect,
+        store,
+        connect.directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
+        announce=False,
     )
-    finish(first.run(propose_copy(store, source, store, target, ALL_TOPICS)))
-    if not execute:
-        note(f"then: verify the copy, and delete group {source!r}")
-        return
-    verify_copy(store, source, store, target)
-    note(f"verified: group {target!r} holds all that {source!r} holds")
-    require_idle(directory, [source], "deletion")
     image = f"{before_image}.deleted" if before_image else None
     # asked once already, for the whole of it
     second = Edit(
         "groups rename delete",
+        connect,
         store,
         connect.directory(),
         execute=True,
         yes=True,
         output=OutputFormat.TABLE,
         image=image,
+        announce=False,
     )
-    finish(second.run(propose_delete(store, [source], ALL_TOPICS)))
-    finish(_remove(connect, [source]))
+    try:
+        code = first.run(propose_copy(store, source, store, target, ALL_TOPICS))
+        if execute and not code:
+            verify_copy(store, source, store, target)
+            note(f"verified: group {target!r} holds all that {source!r} holds")
+            require_idle(directory, [source], "deletion")
+            code = second.run(propose_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
+    finally:
+        for at, line in enumerate([*second.undo, *first.undo], 1):
+            note(f"undo {at}: {line}")
+    finish(code)
+    if not execute:
+        note(f"then: verify the copy, and delete group {source!r}")

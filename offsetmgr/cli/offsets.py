@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,9 +27,13 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.operations.selection import TopicSelection
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Committed offsets.")
 
@@ -85,6 +89,49 @@ class _Errors:
             raise typer.Exit(FAILED)
 
 
+class Uncommitted:
+    """Says which topics named in full hold no commit of a group: of a named group an error, of others a note where no
+    group has any."""
+
+    def __init__(self, uri: str, topics: TopicSelection, errors: _Errors) -> None:
+        self._uri = uri
+        self._topics = topics
+        self._errors = errors
+        self._left = {p.name for p in topics.patterns if p.partitions is None}.intersection(topics.named())
+        self._seen: set[str] = set()
+
+    def look(self, group: str, committed: Iterable[TopicPartition], *, named: bool) -> None:
+        """Takes in the partitions of one group that hold a commit."""
+        if not self._left:
+            return
+        missing = self._topics.without(committed)
+        if named:
+            for topic in missing:
+                if topic in self._left:
+                    self._errors.add(GroupNotFound(f"group {group!r}", f"has no committed offsets in topic {topic}"))
+        self._seen.update(set(self._topics.named()).difference(missing))
+
+    def finish(self, shown: int | None) -> None:
+        """Says what nobody has, and that nothing at all was found; ``shown`` rows (None: some were left out)."""
+        if self._errors.count:
+            return
+        for topic in sorted(self._left - self._seen):
+            note(f"no committed offsets in topic {topic} in {self._uri}")
+        if shown == 0 and not self._left - self._seen:
+            note(nothing_in(self._uri, "committed offsets"))
+
+
+def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
+    """Of topics that exist; of none where no brokers are known or they do not answer, which is said."""
+    if cluster is None or not topics:
+        return {}
+    try:
+        return cluster.topics(topics)
+    except OffsetMgrError as error:
+        note(f"mind: only committed partitions are shown, since topics cannot be looked up: {error}")
+        return {}
+
+
 @app.command("get")
 @connected
 def get(
@@ -94,14 +141,26 @@ def get(
     topic: Topics = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show committed offsets. Partitions named by number are shown also where nothing is committed."""
-    from offsetmgr.operations.selection import TopicSelection, choose_groups, require_known, scan_in_order
+    """Show committed offsets.
+
+    Partitions named by number, and those of topics named in full, are shown also where nothing is committed.
+    """
+    from offsetmgr.operations.selection import (
+        TopicSelection,
+        choose_groups,
+        named_groups,
+        require_known,
+        scan_in_order,
+    )
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
+    named = named_groups(names, chosen)
+    asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {})
     errors = _Errors()
+    without = Uncommitted(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
@@ -113,11 +172,15 @@ def get(
                 if topics.matches(tp):
                     errors.add(error)
             wanted = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
-            missing = [tp for tp in topics.numbered() if tp not in wanted and tp not in found.errors]
+            if found.error is None:
+                without.look(found.group, [*wanted, *found.errors], named=found.group in named)
+            missing = asked if found.group in named else topics.numbered()
+            missing = [tp for tp in missing if tp not in wanted and tp not in found.errors]
             for tp in sorted([*wanted, *missing]):
                 yield _cells(found.group, tp, wanted.get(tp, ABSENT))
 
-    write_rows(OFFSETS, rows(), output)
+    shown = write_rows(OFFSETS, rows(), output)
+    without.finish(shown)
     errors.finish()
 
 
@@ -135,31 +198,38 @@ def lag(
 
     Lag counts from the log's start where the committed offset lies below it. What is not known is null (-).
     """
+    from offsetmgr.operations.lag import NOTHING, needs_a_look
     from offsetmgr.operations.lag import lag as lag_of_groups
-    from offsetmgr.operations.lag import needs_a_look
-    from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.operations.selection import TopicSelection, choose_groups, named_groups
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     cluster, store = connect.cluster("offsets lag"), connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
+    named = named_groups(names, chosen)
+    also = dict.fromkeys(named, topics.asked_for(_partition_counts(cluster, topics.named()) if named else {}))
     errors = _Errors()
+    without = Uncommitted(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups)
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also)
         for one in progress(found, "reading", len(chosen)):
             if one.error is not None:
                 errors.add(one.error)
+            else:
+                there = [r.partition for r in one.rows if r.note != NOTHING]
+                without.look(one.group, there, named=one.group in named)
             for row in one.rows:
                 if row.error is not None:
                     errors.add(row.error)
-                    if row.committed is ABSENT:  # unreadable, which absent is not
+                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, which absent is not
                         continue
                 if only_with_lag and not needs_a_look(row):
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    write_rows(LAG, rows(), output)
+    shown = write_rows(LAG, rows(), output)
+    without.finish(None if only_with_lag else shown)
     errors.finish()
 
 
@@ -202,7 +272,9 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
-    edit = Edit("offsets set", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image)
+    edit = Edit(
+        "offsets set", connect, store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+    )
     finish(edit.run([propose_set(store, group, wanted, create=new_group)]))
 
 
@@ -276,7 +348,14 @@ def reset(
     if isinstance(scenario, ToGiven) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
     edit = Edit(
-        "offsets reset", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+        "offsets reset",
+        connect,
+        store,
+        connect.directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
     )
     finish(edit.run(propose_reset(store, cluster, chosen, topics, scenario, create=new_group)))
 
@@ -306,7 +385,14 @@ def delete(
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
     edit = Edit(
-        "offsets delete", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+        "offsets delete",
+        connect,
+        store,
+        connect.directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
     )
     finish(edit.run(propose_delete(store, chosen, TopicSelection.parse(topic or []))))
 
@@ -394,6 +480,7 @@ def import_offsets(
     if holds_images(path):
         edit = Edit(
             "offsets import undo",
+            connect,
             store,
             connect.directory(),
             execute=execute,
@@ -411,7 +498,14 @@ def import_offsets(
         if not chosen:
             raise GroupNotFound(f"file {file}", f"holds no group {', '.join(group)}" if group else "holds no groups")
         edit = Edit(
-            "offsets import", store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+            "offsets import",
+            connect,
+            store,
+            connect.directory(),
+            execute=execute,
+            yes=yes,
+            output=output,
+            image=before_image,
         )
         wanted = snapshot.read(set(chosen))
         finish(edit.run(propose_import(store, wanted, topics, allow_rewind=allow_rewind)))

@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
+from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -115,6 +116,9 @@ class Connect:
     """What the connection options of one command line mean. Opens stores and clusters, and closes them at the end."""
 
     def __init__(self, settings: Settings, context: str | None) -> None:
+        given = (("--command-config", settings.command_config), ("--context", context))
+        self.repeated = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
+        """The options of this command line that a command beside it needs as well, with a space before each."""
         self.resolved: Resolved = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}

@@ -16,7 +16,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from offsetmgr.cli.errors import Declined
+from offsetmgr.cli.errors import Declined, Interrupted
 from offsetmgr.errors import UsageError
 
 BATCH: Final = 4_000
@@ -169,7 +169,12 @@ def confirm(question: str, *, yes: bool) -> None:
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt as error:
+        sys.stderr.write("\n")
+        raise Interrupted("nothing was done") from error
+    if answer.strip().lower() not in ("y", "yes"):
         raise Declined
 
 
@@ -208,6 +213,12 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
         return f"{what}: {done:,}, {rate}"
     filled = min(20, 20 * done // total)
     return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"
+
+
+def nothing_in(uri: str, what: str) -> str:
+    """What a listing without rows says, so that an empty place is not taken for the wrong one, or the other way."""
+    doubt = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
+    return f"no {what} in {uri}{doubt if what == 'groups' else ''}"
 
 
 def count_of(number: int, what: str) -> str:

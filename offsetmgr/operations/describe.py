@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import GroupActive, GroupNotFound, OffsetMgrError
-from offsetmgr.model import ABSENT, GroupDescription, GroupMember, LogRange, TopicPartition
-from offsetmgr.operations.lag import LagRow, lag
+from offsetmgr.model import GroupDescription, GroupMember, TopicPartition
+from offsetmgr.operations.lag import LagRow, lag, uncommitted
 from offsetmgr.operations.proposal import GroupProposal
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.stores.base import OffsetStore
@@ -106,7 +106,7 @@ def refuse_active(directory: Directory, proposals: Iterable[GroupProposal]) -> I
 def _active(what: str, found: GroupDescription) -> GroupActive:
     members = tuple(str(member) for member in found.members)
     more = f" and {len(members) - 5} more" if len(members) > 5 else ""
-    why = f"{found.state} with {len(members)} members: {', '.join(members[:5])}{more}"
+    why = f"{found.state} with {len(members)} member{'' if len(members) == 1 else 's'}: {', '.join(members[:5])}{more}"
     return GroupActive(what, why, "stop its consumers first", members=members)
 
 
@@ -117,14 +117,7 @@ def _known(store: OffsetStore, group: str) -> bool:
 def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
     """Partitions that are owned and have no commit: the lag is unknown, the log is not."""
     logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
-
-    def row(tp: TopicPartition) -> LagRow:
-        log = logs.get(tp)
-        if isinstance(log, LogRange):
-            return LagRow(group, tp, ABSENT, log.start, log.end, None, "nothing committed")
-        return LagRow(group, tp, ABSENT, None, None, None, "nothing committed", log)
-
-    return [row(tp) for tp in partitions]
+    return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
 
 
 def _partition(row: LagRow) -> TopicPartition:

@@ -5,7 +5,8 @@ Log ends are asked for in bulk and after the commits were read, so that a live g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from offsetmgr.cluster.base import Cluster
@@ -16,6 +17,9 @@ from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
 BATCH: Final = 100_000
 """Offsets whose log ranges are asked for together; bounds memory, and is more than most clusters have."""
+
+NOTHING: Final = "nothing committed"
+"""The note of a row whose partition has no commit."""
 
 
 class LagRow(NamedTuple):
@@ -61,10 +65,12 @@ def lag(
     topics: TopicSelection = ALL_TOPICS,
     *,
     strict: bool = False,
+    also: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
 ) -> Iterator[GroupLag]:
     """The lag of groups, in the order asked; without a cluster it is unknown, and so are the logs.
 
-    ``strict``: a group that the store does not know is `GroupNotFound`.
+    ``strict``: a group that the store does not know is `GroupNotFound`. ``also``: partitions that a group is asked
+    for even where it has nothing committed.
     One scan of the store, and one bulk question to the cluster for each `BATCH` of offsets.
     """
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
@@ -76,9 +82,9 @@ def lag(
         batch.append(found)
         waiting += len(found.offsets)
         if waiting >= BATCH:
-            yield from _flush(cluster, batch, topics, logs)
+            yield from _flush(cluster, batch, topics, logs, also)
             batch, waiting = [], 0
-    yield from _flush(cluster, batch, topics, logs)
+    yield from _flush(cluster, batch, topics, logs, also)
 
 
 def _flush(
@@ -86,6 +92,7 @@ def _flush(
     batch: list[GroupOffsets],
     topics: TopicSelection,
     logs: dict[TopicPartition, LogRange | OffsetMgrError],
+    also: Mapping[str, Collection[TopicPartition]],
 ) -> Iterator[GroupLag]:
     """Rows of one batch. ``logs`` are the ranges known so far; those that a commit has outrun are asked for again."""
     everything = not topics.patterns
@@ -97,6 +104,7 @@ def _flush(
                 everything or topics.matches(tp)
             ):
                 wanted.add(tp)
+        wanted.update(tp for tp in also.get(found.group, ()) if tp not in logs)
     if wanted and cluster is not None:
         logs.update(cluster.log_ranges(wanted))
     for found in batch:
@@ -109,6 +117,11 @@ def _flush(
             LagRow(found.group, tp, ABSENT, None, None, None, "unreadable", error)
             for tp, error in found.errors.items()
             if topics.matches(tp)
+        ]
+        rows += [
+            uncommitted(found.group, tp, logs.get(tp))
+            for tp in also.get(found.group, ())
+            if found.error is None and tp not in found.offsets and tp not in found.errors
         ]
         rows.sort(key=_partition)
         yield GroupLag(found.group, rows, found.error)
@@ -127,6 +140,13 @@ def _row(
         return LagRow(group, tp, committed, log.start, log.end, None, "beyond the log's end")
     note = "below the log's start" if committed.offset < log.start else ""
     return LagRow(group, tp, committed, log.start, log.end, behind, note)
+
+
+def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
+    """A partition without a commit: the lag is unknown, the log need not be."""
+    if isinstance(log, LogRange):
+        return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
+    return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)
 
 
 def _partition(row: LagRow) -> TopicPartition:

@@ -69,6 +69,17 @@ class TopicSelection:
             for number in p.partitions
         )
 
+    def asked_for(self, counts: Mapping[str, int]) -> list[TopicPartition]:
+        """Partitions that are meant even where nothing is committed, sorted: those named by number, and all of the
+        topics named in full. ``counts`` are the partition counts of these, as far as they are known."""
+        whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
+        return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
+
+    def without(self, committed: Iterable[TopicPartition]) -> list[str]:
+        """Topics named in full of which ``committed`` holds no partition."""
+        there = {tp.topic for tp in committed}
+        return [name for name in self.named() if name not in there]
+
     def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions meant, sorted: of exactly named topics all that exist, of globs those that are committed.
 
@@ -134,6 +145,12 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
             raise GroupNotFound(f"group {pattern!r}", f"no group in {store.uri} matches this pattern")
         chosen |= matching
     return sorted(chosen)
+
+
+def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
+    """Those of the ``chosen`` groups that were named themselves, and not found by a glob."""
+    names = list(names)
+    return {*names, *(name for p in names if (name := literal_of(p)) is not None)}.intersection(chosen)
 
 
 def name_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kazoo.client import KazooClient
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.model import Committed
@@ -85,6 +89,19 @@ def flags(request: pytest.FixtureRequest, kafka: KafkaBroker, zookeeper: ZooKeep
     return ["--bootstrap-server", kafka.bootstrap]
 
 
+def named_store(flags: list[str]) -> str:
+    """How the store of these flags is named in what is said of it."""
+    return {"--store": "dual:", "--zookeeper": f"zookeeper://{flags[1]}"}.get(flags[0], f"kafka://{flags[1]};")
+
+
+def inner_store(cli: Cli, flags: list[str], image: Path) -> list[str]:
+    """The flags of the store whose before-images a file holds."""
+    if "--store" not in flags:
+        return flags
+    config = tomllib.loads((Path(cli.environ["XDG_CONFIG_HOME"]) / "offsetmgr" / "config.toml").read_text())
+    return ["--store", config["store"]["both"][image.stem.rpartition(".")[2]]]
+
+
 def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
     rows = cli.rows("offsets", "get", "--group", group, *flags)
     return {row["partition"]: row["offset"] for row in rows}
@@ -92,14 +109,18 @@ def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
 
 def test_offsets_are_set_shown_and_taken_back(cli: Cli, flags: list[str], topic: str) -> None:
     dry = cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0,1", "--to-offset", "4", *flags)
-    assert "dry run: would change 2 offsets in 1 group; nothing was changed" in dry.stderr
+    assert f"dry run: would change 2 offsets in 1 group in {named_store(flags)}" in dry.stderr
+    assert "; nothing was changed" in dry.stderr
     assert cli("offsets", "get", "--group", topic, *flags, code=1).stderr.startswith(f"error: group '{topic}':")
 
     done = cli(
         "offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0,1", "--to-offset", "4", "--execute",
         "--yes", *flags,
     )  # fmt: skip
-    image = next(line.removeprefix("before-images: ") for line in done.stderr.splitlines() if "before-images" in line)
+    images = [line.removeprefix("before-images: ") for line in done.stderr.splitlines() if line[:7] == "before-"]
+    undos = [shlex.split(line.removeprefix("undo: ")) for line in done.stderr.splitlines() if line.startswith("undo: ")]
+    assert [undo[3] for undo in undos] == images
+    assert len(images) == (2 if "--store" in flags else 1)
 
     there, absent = cli.rows("offsets", "get", "--group", topic, "--topic", f"{topic}:1,2", *flags)
     assert there["commit_timestamp"] is None or there["commit_timestamp"] > 1_700_000_000_000
@@ -123,8 +144,8 @@ def test_offsets_are_set_shown_and_taken_back(cli: Cli, flags: list[str], topic:
         "leader_epoch": None,
         "commit_timestamp": None,
     }
-    undone = cli("offsets", "import", image, "--execute", "--yes", *flags)
-    assert "done: 2 changed" in undone.stderr
+    for undo in undos:
+        assert "done: 2 changed" in cli(*undo[1:], "--yes").stderr
     rows = cli.rows("offsets", "get", "--group", topic, "--topic", f"{topic}:0,1", *flags, code=0)
     assert [row["state"] for row in rows] == ["absent", "absent"]
 
@@ -175,6 +196,88 @@ def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[st
     ]
     watched = cli("groups", "describe", "--group", topic, "--watch", "0.1", "--count", "2", *flags)
     assert watched.stdout.count("GROUP") == 2
+
+
+def test_partitions_that_are_asked_for_are_shown_committed_or_not(cli: Cli, flags: list[str], topic: str) -> None:
+    cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--to-offset", "8", "--execute",
+        "--yes", *flags)  # fmt: skip
+    rows = cli.rows("offsets", "get", "--group", topic, "--topic", topic, *flags)
+    assert [(r["partition"], r["state"]) for r in rows] == [(0, "absent"), (1, "committed"), (2, "absent")]
+    rows = cli.rows("offsets", "lag", "--group", topic, "--topic", topic, *flags)
+    assert [(r["partition"], r["log_end_offset"], r["lag"], r["note"]) for r in rows] == [
+        (0, 10, None, "nothing committed"),
+        (1, 20, 12, None),
+        (2, 0, None, "nothing committed"),
+    ]
+    rows = cli.rows("offsets", "lag", "--group", topic, "--topic", f"{topic}:2", *flags)
+    assert [(r["partition"], r["lag"]) for r in rows] == [(2, None)]
+    for command in ("get", "lag"):
+        said = cli("offsets", command, "--group", topic, "--topic", f"{topic}-none", *flags, code=1)
+        assert said.stderr == f"error: group '{topic}': has no committed offsets in topic {topic}-none\n"
+        said = cli("offsets", command, "--all-groups", "--topic", f"{topic}-none", *flags)
+        assert f"no committed offsets in topic {topic}-none in " in said.stderr
+
+
+def test_an_empty_place_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: str) -> None:
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    try:
+        client.create(f"/{unique}")
+    finally:
+        client.stop()
+        client.close()
+    place = f"{zookeeper.connect}/{unique}"
+    said = cli("groups", "list", "--zookeeper", place)
+    nothing = re.compile(rf"no groups in zookeeper://{place}[^ ]*; is the chroot right\?\n")
+    assert said.stdout == ""
+    assert nothing.fullmatch(said.stderr)
+    assert cli.rows("groups", "list", "--zookeeper", place) == []
+    said = cli("groups", "describe", "--all-groups", "--zookeeper", place)
+    assert nothing.fullmatch(said.stderr)
+    said = cli("offsets", "get", "--all-groups", "--zookeeper", place)
+    assert said.stderr.startswith(f"no committed offsets in zookeeper://{place}")
+
+
+def test_one_odd_name_does_not_break_a_listing_of_two_stores(
+    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    odd = f"{topic}/odd"
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        for name in (topic, odd):
+            store.commit(name, {TopicPartition(topic, 0): OffsetAndMetadata(5)})
+    dual = f"dual:?primary={quote(f'kafka://{kafka.bootstrap}', safe='')}"
+    flags = ["--store", f"{dual}&secondary={quote(f'zookeeper://{zookeeper.connect}', safe='')}"]
+    try:
+        assert {"group": topic, "state": "EMPTY"} in cli.rows("groups", "list", "--state", *flags)
+        described = cli("groups", "describe", "--all-groups", "--format", "json", *flags, code=1)
+        assert [r["offset"] for r in json.loads(described.stdout) if r["group"] == topic] == [5]
+        assert len(re.findall("^error: .*/odd'", described.stderr, re.MULTILINE)) == 1
+    finally:
+        with open_store(f"kafka://{kafka.bootstrap}") as store:
+            store.delete(odd)
+
+
+def test_an_edit_of_two_stores_is_taken_back_in_each(
+    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    first, second = f"kafka://{kafka.bootstrap}", f"zookeeper://{zookeeper.connect}"
+    held = {first: {0: 9, 1: 3}, second: {0: 5, 1: 7, 2: 1}}
+    for uri, offsets in held.items():
+        with open_store(uri) as store:
+            store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(o) for p, o in offsets.items()})
+    dual = f"dual:?primary={quote(first, safe='')}&secondary={quote(second, safe='')}"
+    done = cli("offsets", "set", "--group", topic, "--topic", f"{topic}:0-2", "--to-offset", "8", "--execute", "--yes",
+               "--store", dual)  # fmt: skip
+    assert "done: 3 changed" in done.stderr
+    for uri in held:
+        assert committed(cli, ["--store", uri], topic) == {0: 8, 1: 8, 2: 8}
+    undos = [shlex.split(line.removeprefix("undo: ")) for line in done.stderr.splitlines() if line.startswith("undo: ")]
+    assert [undo[undo.index("--store") + 1].partition("?")[0] for undo in undos] == list(held)
+    for undo in undos:
+        assert undo[0] == "offsetmgr"
+        cli(*undo[1:], "--yes")
+    for uri, offsets in held.items():
+        assert committed(cli, ["--store", uri], topic) == offsets
 
 
 def test_only_with_lag_leaves_out_nothing_but_what_is_well(
@@ -229,6 +332,10 @@ def test_groups_are_copied_renamed_and_deleted(cli: Cli, flags: list[str], topic
     assert committed(cli, flags, copy) == {0: 8, 1: 8}
     done = cli("groups", "rename", copy, renamed, "--execute", "--yes", *flags)
     assert f"verified: group '{renamed}' holds all that '{copy}' holds" in done.stderr
+    undos = [line for line in done.stderr.splitlines() if line.startswith("undo ")]
+    assert [line[:7] for line in undos] == [f"undo {n}:" for n in range(1, 1 + (4 if "--store" in flags else 2))]
+    assert done.stderr.splitlines()[-len(undos) :] == undos
+    assert "rename-delete" in undos[0]
     assert committed(cli, flags, renamed) == {0: 8, 1: 8}
     assert "does not exist" in cli("offsets", "get", "--group", copy, *flags, code=1).stderr
     refused = cli("groups", "rename", topic, renamed, "--execute", "--yes", *flags, code=1)
@@ -244,7 +351,10 @@ def test_deleted_offsets_come_back_from_their_before_images(cli: Cli, flags: lis
     cli("offsets", "delete", "--group", topic, "--topic", f"{topic}:1", "--before-image", str(image), "--execute",
         "--yes", *flags)  # fmt: skip
     assert committed(cli, flags, topic) == {0: 8}
-    cli("offsets", "import", str(image), "--execute", "--yes", *flags)
+    parts = ["mine"] if "--store" not in flags else ["mine.primary", "mine.secondary"]
+    for part in parts:
+        one = image.with_stem(part)
+        cli("offsets", "import", str(one), "--execute", "--yes", *inner_store(cli, flags, one))
     assert committed(cli, flags, topic) == {0: 8, 1: 8}
 
 
@@ -350,7 +460,7 @@ def test_old_consumers_in_zookeeper_are_members_too(
         assert all(str(r["member_id"]).startswith(f"{topic}_") for r in rows)
         refused = cli("offsets", "reset", "--group", topic, "--topic", topic, "--to-earliest", "--execute", "--yes",
                       *there, code=1)  # fmt: skip
-        assert "STABLE with 1 members" in refused.stderr
+        assert "STABLE with 1 member: " in refused.stderr
     finally:
         consumer.stop()
 

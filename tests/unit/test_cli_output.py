@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -17,7 +18,8 @@ from offsetmgr.cli.app import REGISTRY, run
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, confirm, progress, write_rows
 from offsetmgr.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.snapshot import SnapshotStore
 
 COLUMNS = (
     Column("group"),
@@ -27,9 +29,13 @@ COLUMNS = (
 )
 
 
+COMMAND = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()"]
+
+
 def offsetmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+    )
 
 
 def test_a_table_aligns_numbers_and_leaves_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +103,17 @@ def _seconds(rows: list[tuple[object, ...]], output: OutputFormat, capsys: pytes
 def test_an_error_is_one_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(GroupNotFound("group 'g'", "does not\nexist", "look at the list")) == 1
     assert capsys.readouterr().err == "error: group 'g': does not exist\nhint: look at the list\n"
+
+
+@pytest.mark.parametrize(("where", "why"), [("> /dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
+@pytest.mark.parametrize("arguments", ["--help", "offsets get --group g --store file:{file} --format json"])
+def test_output_that_cannot_be_written_is_one_line(where: str, why: str, arguments: str, tmp_path: Path) -> None:
+    file = tmp_path / "store.avro"
+    with SnapshotStore(file) as store:
+        store.commit("g", {TopicPartition("t", n): OffsetAndMetadata(1) for n in range(2000)})
+    command = f"{shlex.join(COMMAND)} {arguments.format(file=shlex.quote(str(file)))} {where}"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, f"error: cannot write the output: {why}\n")
 
 
 @pytest.mark.parametrize("flags", [["--dry-run", "--execute"], ["--execute", "--dry-run"]])

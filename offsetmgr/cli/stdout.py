@@ -1,0 +1,52 @@
+"""Standard output whose failures are told from all others: a full disk or a closed descriptor is no bug of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.errors import FileFailure
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_BUFFER: Final = 64 * 1024
+
+
+class _Descriptor(io.FileIO):
+    """The descriptor of stdout. A write that fails is a `FileFailure`, a reader that went away a `BrokenPipeError`."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise FileFailure("cannot write the output", error.strerror or str(error)) from error
+
+
+def take_over() -> None:
+    """Puts such a stream in the place of ``sys.stdout``. Raises `FileFailure` where the process has no stdout: before
+    anything is done, since a file opened later would get its descriptor."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
+    if sys.stdout is None:
+        raise FileFailure("cannot write the output", os.strerror(errno.EBADF))
+    before = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Descriptor(before.fileno(), "w", closefd=False), _BUFFER),
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=before.isatty(),
+    )
+
+
+def forget() -> None:
+    """Points stdout at nothing, so that the interpreter's last flush does not complain about what it cannot write."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
