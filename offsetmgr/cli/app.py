@@ -21,7 +21,10 @@ from offsetmgr.errors import FileFailure, OffsetMgrError, UnsupportedOperation, 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
     "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, set, reset, export, import, diff, lag, delete."),
-    "migrate": ("offsetmgr.cli.migrate:app", "Move groups between stores: plan, apply, verify, finalize, rollback."),
+    "migrate": (
+        "offsetmgr.cli.migrate:app",
+        "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
+    ),
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
 }
@@ -51,8 +54,10 @@ class LazyGroup(TyperGroup):
             if missing.name != module_name:
                 raise
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
-        command = typer.main.get_command(getattr(module, attribute))
+        command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
+        for one in command.commands.values():  # the whole first paragraph, which would be cut otherwise
+            one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002

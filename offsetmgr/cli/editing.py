@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_plain_csv, write_rows
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
 from offsetmgr.errors import GroupActive, ServerError, TimedOut, Unreachable
@@ -56,6 +56,7 @@ class Edit:
         output: OutputFormat,
         image: str | None,
         announce: bool = True,
+        as_csv: bool = False,
     ) -> None:
         self.operation = operation
         self.store = store
@@ -66,6 +67,8 @@ class Edit:
         self.image = Path(image) if image else None
         self.asked = False
         """Whether somebody (or --yes) has agreed to this edit."""
+        self.as_csv = as_csv
+        """Whether stdout gets the new offsets alone, in the CSV form of kafka-consumer-groups --export."""
         self.announce = announce
         """Whether the ways to undo it are printed at its end; they are in ``undo`` in any case."""
         self.undo: list[str] = []
@@ -100,7 +103,9 @@ class Edit:
 
     def _show(self, proposal: Proposal) -> None:
         """The plan, on stdout. When acting, programs get the outcomes there instead, once they are known."""
-        if self.output is OutputFormat.TABLE or not self.execute:
+        if self.as_csv:
+            write_plain_csv(_kafka_rows(proposal))
+        elif self.output is OutputFormat.TABLE or not self.execute:
             if any(group.changes for group in proposal):
                 write_rows(PLAN, _plan_rows(proposal), self.output)
             elif self.output is not OutputFormat.TABLE:
@@ -145,7 +150,7 @@ class Edit:
                 f"undo: {'; '.join(undo)}"
             ) from error
         try:
-            if self.output is not OutputFormat.TABLE:
+            if self.output is not OutputFormat.TABLE and not self.as_csv:
                 write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
         finally:  # what was done is said even where stdout takes nothing
             for how in sorted(not_atomic):
@@ -192,6 +197,16 @@ def _in_doubt(error: OffsetMgrError) -> bool:
 
 def _amount(writes: int, groups: int) -> str:
     return f"{count_of(writes, 'offset')} in {count_of(groups, 'group')}"
+
+
+def _kafka_rows(proposal: Proposal) -> Iterator[tuple[str | int, ...]]:
+    """``topic,partition,offset``, with the group before it where there are several, of all that is not refused."""
+    single = len({group.group for group in proposal}) == 1
+    for group in proposal:
+        for change in group.changes if group.problem is None else ():
+            if change.problem is None and change.after is not None:
+                row = (change.partition.topic, change.partition.partition, change.after.offset)
+                yield row if single else (group.group, *row)
 
 
 def _plan_rows(proposal: Iterable[GroupProposal]) -> Iterator[tuple[Any, ...]]:

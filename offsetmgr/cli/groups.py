@@ -53,15 +53,42 @@ MEMBERS: Final = (
     Column("partitions", right=True),
     Column("assignment", optional=True),
 )
+STATE: Final = (
+    Column("group"),
+    Column("coordinator"),
+    Column("assignor"),
+    Column("state"),
+    Column("members", right=True),
+)
 DEFAULT_WATCH: Final = "5"
 
 
-@app.command("list")
+class _ListCommand(typer.core.TyperCommand):
+    """A command whose ``--state`` may go without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for at, argument in enumerate(args):
+            given.append(argument)
+            if argument == "--state" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+                given.append("")
+        return super().parse_args(ctx, given)
+
+
+@app.command("list", cls=_ListCommand)
 @connected
 def list_groups(
     connect: Connect,
     group: Groups = None,
-    state: Annotated[bool, typer.Option("--state", help="Show each group's state as well.")] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="[STATE,...]",
+            help="Show each group's state as well; with names, of these states alone.",
+            show_default=False,
+        ),
+    ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
@@ -69,11 +96,12 @@ def list_groups(
 
     store = connect.store()
     names = sorted(set(store.groups()))
+    wanted = {_plain_state(one) for one in (state or "").split(",")} - {""}
     if group:
         names = matching_groups(group, names)
         if not names:
             raise GroupNotFound(f"group {group[0]!r}", f"no group of {store.uri} matches")
-    states = connect.directory()(names) if state else {}
+    states = {} if state is None else connect.directory()(names)
     errors: list[OffsetMgrError] = []
 
     def shown(name: str) -> str | None:
@@ -84,13 +112,20 @@ def list_groups(
         # a store knows the group by its offsets, so for it the group is not dead
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
-    write_rows(LIST if state else LIST[:1], ((name, shown(name))[: 2 if state else 1] for name in names), output)
-    if not names:
-        note(nothing_in(store.uri, "groups"))
+    rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
+    if wanted:
+        rows = (row for row in rows if _plain_state(str(row[-1])) in wanted)
+    if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
+        note(nothing_in(store.uri, "groups" if not names else f"groups in state {state}"))
     for error in errors:
         note(f"error: {error}")
     if errors:
         raise typer.Exit(FAILED)
+
+
+def _plain_state(name: str) -> str:
+    """A state's name as it is compared: Kafka's tool writes PreparingRebalance, its protocol PREPARING_REBALANCE."""
+    return name.strip().replace("_", "").upper()
 
 
 class _WatchCommand(typer.core.TyperCommand):
@@ -117,6 +152,12 @@ def describe(
     all_groups: AllGroups = False,
     topic: Topics = None,
     members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show coordinator, assignor, state and number of members instead.")
+    ] = False,
+    verbose: Annotated[  # noqa: ARG001 - everything is said already
+        bool, typer.Option("--verbose", help="Taken as by Kafka's tool; nothing is left out here.")
+    ] = False,
     only_with_lag: OnlyWithLag = False,
     watch: Annotated[
         float | None,
@@ -138,6 +179,8 @@ def describe(
     from offsetmgr.operations.selection import TopicSelection, choose_groups
 
     names = require_groups(group, all_groups)
+    if members and state:
+        raise UsageError("groups describe", "both --members and --state are given", "only one of them")
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store, directory = connect.store(), connect.directory()
@@ -146,14 +189,16 @@ def describe(
         errors: list[OffsetMgrError] = []
         chosen = choose_groups(store, names, all_groups=all_groups)
         found = describe_groups(store, cluster, directory, chosen, topics)
-        if members:
+        if state:
+            shown = write_rows(STATE, _state_rows(found, errors), output)
+        elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
             shown = write_rows(DESCRIBE, _partition_rows(found, errors, only_with_lag), output)
         if not shown and not errors:
             note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
-        for error in errors:
-            note(f"error: {error}")
+        for text in dict.fromkeys(" ".join(str(error).split()) for error in errors):
+            note(f"error: {text}")
         for hint in dict.fromkeys(error.hint for error in errors if error.hint):
             note(f"hint: {hint}")
         return FAILED if errors else 0
@@ -201,6 +246,15 @@ def _partition_rows(
         if not one.partitions and not only_with_lag:
             text = f"{count_of(len(description.members), 'member')}, nothing committed"
             yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
+
+
+def _state_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        a: GroupDescription = one.description
+        yield (one.group, a.coordinator or None, a.partition_assignor or None, a.state, len(a.members))
 
 
 def _member_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
@@ -257,11 +311,11 @@ def delete(
     if execute:
         if not edit.asked:
             confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
-        code = _remove(connect, [name for name in chosen if name not in edit.failed]) or code
+        code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.asked) or code
     finish(code)
 
 
-def _remove(connect: Connect, groups: list[str]) -> int:
+def _remove(connect: Connect, groups: list[str], *, empty: bool = False) -> int:
     """Removes groups whose offsets are gone, wherever the store keeps groups beside offsets."""
     from offsetmgr.operations.edits import remove_groups
     from offsetmgr.stores.uri import inner_uris, parse_uri
@@ -276,7 +330,7 @@ def _remove(connect: Connect, groups: list[str]) -> int:
                 note(f"error: {error}")
                 code = FAILED
             else:
-                note(f"removed group {name!r} from {store.uri}")
+                note(f"removed {'empty ' if empty else ''}group {name!r} from {store.uri}")
     return code
 
 

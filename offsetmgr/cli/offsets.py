@@ -45,7 +45,7 @@ OFFSETS: Final = (
     Column("offset", right=True),
     Column("metadata", optional=True),
     Column("leader_epoch", right=True, optional=True, title="EPOCH"),
-    Column("commit_timestamp", right=True, optional=True, title="COMMITTED-AT"),
+    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
 )
 LAG: Final = (
     *(c if c.name in ("group", "topic", "partition", "offset") else replace(c, detail=True) for c in OFFSETS),
@@ -66,6 +66,10 @@ DIFFERENCES: Final = (
 )
 
 
+KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
+"""How differences are named in the words of --from and --to."""
+
+
 def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
     if isinstance(found, Committed):
         return (group, tp[0], tp[1], "committed", found[0], found[1], found[2], found[3])
@@ -77,10 +81,15 @@ class _Errors:
 
     def __init__(self) -> None:
         self.count = 0
+        self._said: set[str] = set()
 
     def add(self, error: OffsetMgrError) -> None:
         self.count += 1
-        note(f"error: {' '.join(str(error).split())}")
+        text = " ".join(str(error).split())
+        if text in self._said:
+            return
+        self._said.add(text)
+        note(f"error: {text}")
         if error.hint and self.count == 1:
             note(f"hint: {error.hint}")
 
@@ -233,8 +242,15 @@ def lag(
     errors.finish()
 
 
+def _offset(text: str) -> int:
+    """Digits and nothing else: Python's own reading would take ``1_000`` as well."""
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not an offset.")
+    return int(text)
+
+
 ToOffset = Annotated[
-    int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.", show_default=False)
+    int | None, typer.Option("--to-offset", metavar="N", parser=_offset, help="To this offset.", show_default=False)
 ]
 NewGroup = Annotated[bool, typer.Option("--new-group", help="Allow a group that does not exist yet.")]
 
@@ -248,7 +264,9 @@ def set_offsets(
         list[str],
         typer.Option("--topic", metavar="NAME[:0,1]", help="Partitions (a topic: those committed); repeatable."),
     ],
-    to_offset: Annotated[int, typer.Option("--to-offset", metavar="N", min=0, help="The next offset to consume.")],
+    to_offset: Annotated[
+        int, typer.Option("--to-offset", metavar="N", parser=_offset, help="The next offset to consume.")
+    ],
     metadata: Annotated[str, typer.Option("--metadata", help="Text to be committed with it.")] = "",
     new_group: NewGroup = False,
     execute: Execute = False,
@@ -312,6 +330,9 @@ def reset(
         str | None,
         typer.Option("--from-file", metavar="FILE", help="To the offsets of a CSV file.", show_default=False),
     ] = None,
+    export_csv: Annotated[
+        bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
+    ] = False,
     new_group: NewGroup = False,
     execute: Execute = False,
     yes: Yes = False,
@@ -356,6 +377,7 @@ def reset(
         yes=yes,
         output=output,
         image=before_image,
+        as_csv=export_csv,
     )
     finish(edit.run(propose_reset(store, cluster, chosen, topics, scenario, create=new_group)))
 
@@ -546,7 +568,7 @@ def diff(
                 name,
                 tp.topic if tp else None,
                 tp.partition if tp else None,
-                kind,
+                KINDS.get(kind, kind),
                 a.offset if a else None,
                 b.offset if b else None,
                 a.metadata if a and kind == "metadata" else None,

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -42,7 +43,8 @@ class OutputFormat(StrEnum):
 class Column:
     """A column: ``name`` as programs see it, ``title`` as people do; ``right`` aligns numbers.
 
-    ``optional`` leaves it out of a table in which it is empty, ``detail`` out of every table.
+    ``optional`` leaves it out of a table in which it is empty, ``detail`` out of every table. ``time``: milliseconds
+    since 1970, which tables show as a time (UTC).
     """
 
     name: str
@@ -50,6 +52,7 @@ class Column:
     optional: bool = False
     title: str = ""
     detail: bool = False
+    time: bool = False
 
 
 class _Cells(dict[Any, str]):
@@ -78,6 +81,16 @@ def _cell(value: Any) -> str:
         return "-"
     text = str(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _time_cell(value: int | None) -> str:
+    """Milliseconds since 1970 as people read them; what no calendar holds stays a number."""
+    if value is None:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+    except (ValueError, OverflowError, OSError):
+        return str(value)
 
 
 def _json_value(value: Any) -> str:
@@ -121,8 +134,14 @@ def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     return count
 
 
+def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
+    """CSV without a line of names."""
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    sys.stdout.flush()
+
+
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    caches = [_Cells(_cell) for _ in columns]
+    caches = [_Cells(_time_cell if c.time else _cell) for c in columns]
     shown: list[int] = []
     template = ""
     count = 0

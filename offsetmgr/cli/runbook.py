@@ -150,6 +150,7 @@ def write(
         note(f"wrote {file}")
     if not files:
         print(text.runbook_markdown(book))
+        note(f"mind: the steps name {name}, the baseline, and nobody wrote it: -o {name} does")
     for warning in book.warnings if files else ():
         note(f"mind: {warning}")
 

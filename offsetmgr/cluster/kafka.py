@@ -161,7 +161,7 @@ class Admin:
                 if self._hopeless():
                     raise self._why_nobody(what) or Unreachable(what, "no broker can be reached") from None
                 if time.monotonic() >= deadline:
-                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {self.timeout:.1f} s") from None
+                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {self.timeout:g} s") from None
 
     def _hopeless(self) -> bool:
         codes = {error.code() for error in self._reported}

@@ -25,7 +25,7 @@ def format_name(path: str, name: str | None = None) -> str:
     if wanted in FORMATS:
         return wanted
     why = f"format {wanted!r} is not known" if name is not None else "its name does not tell its format"
-    raise UsageError(f"snapshot {path}", why, f"say format={'|'.join(FORMATS)}")
+    raise UsageError(f"snapshot {path}", why, f"name it with --as {'|'.join(FORMATS)}, or in a URI with ?format=")
 
 
 def by_name(name: str, group: str | None = None) -> Format:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
@@ -106,7 +106,7 @@ def _flush(
                 wanted.add(tp)
         wanted.update(tp for tp in also.get(found.group, ()) if tp not in logs)
     if wanted and cluster is not None:
-        logs.update(cluster.log_ranges(wanted))
+        logs.update(_named(cluster, cluster.log_ranges(wanted)))
     for found in batch:
         rows = [
             _row(found.group, tp, committed, logs)
@@ -125,6 +125,21 @@ def _flush(
         ]
         rows.sort(key=_partition)
         yield GroupLag(found.group, rows, found.error)
+
+
+def _named(
+    cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
+) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+    """The logs, with what brokers say alike of topics and of partitions that do not exist told apart."""
+    unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
+    if not unknown:
+        return logs
+    there = cluster.topics(sorted(unknown))
+    gone = {
+        topic: UnknownTopicOrPartition(f"topic {topic}", "does not exist in this Kafka cluster")
+        for topic in unknown.difference(there)
+    }
+    return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 
 
 def _row(

@@ -115,7 +115,7 @@ class Connection:
                     raise
                 return connection
         except TimeoutError:
-            raise TimedOut(f"broker {address}", f"no answer within {timeout:.1f} s", _SILENT) from None
+            raise TimedOut(f"broker {address}", f"no answer within {round(timeout, 3):g} s", _SILENT) from None
 
     @staticmethod
     async def _dial(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -192,7 +192,7 @@ class Connection:
                 async with asyncio.timeout(timeout):
                     return await answer
             except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {timeout:.1f} s")
+                error = TimedOut(f"broker {self.address}", f"no answer within {round(timeout, 3):g} s")
                 self._fail(error)
                 raise error from None
 

@@ -176,6 +176,20 @@ def test_reset_follows_every_scenario_of_kafkas_tool(cli: Cli, flags: list[str],
     assert reset("--from-file", str(file))[0] == {0: 1, 1: 20, 2: 0}
 
 
+def test_an_exported_plan_is_read_back(cli: Cli, flags: list[str], topic: str, tmp_path: Path) -> None:
+    arguments = ["--group", topic, "--new-group", "--topic", topic]
+    plan = cli("offsets", "reset", *arguments, "--to-latest", "--export", *flags)
+    assert plan.stdout == f"{topic},0,10\n{topic},1,20\n{topic},2,0\n"
+    file = tmp_path / "plan.csv"
+    file.write_text(plan.stdout)
+    again = ["--from-file", str(file), "--export", "--execute", "--yes"]
+    assert cli("offsets", "reset", *arguments[:3], *again, *flags).stdout == plan.stdout
+    assert committed(cli, flags, topic) == {0: 10, 1: 20, 2: 0}
+    two = cli("offsets", "reset", *arguments, "--group", f"{topic}-b", "--to-earliest", "--export", *flags)
+    assert two.stdout.splitlines()[0] == f"{topic},{topic},0,0"
+    assert len(two.stdout.splitlines()) == 6
+
+
 def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[str], topic: str) -> None:
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0-2", "--to-offset", "8", "--execute",
         "--yes", *flags)  # fmt: skip
@@ -278,6 +292,18 @@ def test_an_edit_of_two_stores_is_taken_back_in_each(
         cli(*undo[1:], "--yes")
     for uri, offsets in held.items():
         assert committed(cli, ["--store", uri], topic) == offsets
+
+
+def test_states_are_listed_filtered_and_described(cli: Cli, kafka: KafkaBroker, topic: str, member: Consumer) -> None:
+    here = ["--bootstrap-server", kafka.bootstrap]
+    stable = [{"group": topic, "state": "STABLE"}]
+    assert cli.rows("groups", "list", "--group", topic, *here, "--state") == stable
+    assert cli.rows("groups", "list", "--group", topic, "--state", "Stable,Empty", *here) == stable
+    empty = cli("groups", "list", "--group", topic, "--state", "empty", *here)
+    assert (empty.stdout, empty.stderr) == ("", f"no groups in state empty in kafka://{kafka.bootstrap}\n")
+    (row,) = cli.rows("groups", "describe", "--group", topic, "--state", "--verbose", *here)
+    assert (row["group"], row["state"], row["members"], row["assignor"]) == (topic, "STABLE", 1, "range")
+    assert kafka.bootstrap in str(row["coordinator"])
 
 
 def test_only_with_lag_leaves_out_nothing_but_what_is_well(

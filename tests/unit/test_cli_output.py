@@ -122,6 +122,27 @@ def test_a_dry_run_that_executes_is_wrong_usage(flags: list[str], capsys: pytest
     assert capsys.readouterr().err.startswith("error: --dry-run and --execute: are both given\nhint: ")
 
 
+def test_offsets_are_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["offsets", "set", "--group", "g", "--topic", "t", "--to-offset", "1_000"]) == 2
+    assert "'1_000' is not an offset" in capsys.readouterr().err
+
+
+def test_times_are_read_by_people_in_tables_and_numbers_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = (Column("at", time=True),)
+    write_rows(columns, [(1_000_000_000_123,), (None,), (10**18,)], OutputFormat.TABLE)
+    write_rows(columns, [(1_000_000_000_123,)], OutputFormat.CSV)
+    table = "AT\n2001-09-09T01:46:40.123Z\n-\n1000000000000000000\n"
+    assert capsys.readouterr().out == f"{table}at\n1000000000123\n"
+
+
+@pytest.mark.parametrize("group", list(REGISTRY))
+def test_lists_of_commands_are_whole_sentences(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([group, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "..." not in out.partition("Commands:")[2]
+    assert "--install-completion" not in out
+
+
 def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(InvalidUri("store 'x'", "no kind")) == 2
     assert capsys.readouterr().err == "error: store 'x': no kind\n"
