@@ -388,6 +388,7 @@ def mirror_command(
             "--trust-zookeeper-only", help="Live old consumers commit to ZooKeeper alone: take their groups unseen."
         ),
     ] = False,
+    yes: Yes = False,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -409,6 +410,7 @@ def mirror_command(
     planner.header()
     names = planner.selected_groups()
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    confirm(f"keep {target.uri} following, until stopped?", yes=yes)
     retention = sides.retention_ms()
     with (
         stopping("the mirror ends after this round") as stop,

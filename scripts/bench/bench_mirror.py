@@ -62,7 +62,7 @@ def make_topic(bootstrap: str, partitions: int) -> None:
 def mirror(zk: str, kafka: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as errors:
         child = subprocess.Popen(
-            [OFFSETMGR, "migrate", "mirror", "--from", zk, "--to", kafka, "--all-groups"],
+            [OFFSETMGR, "migrate", "mirror", "--yes", "--from", zk, "--to", kafka, "--all-groups"],
             stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         try:

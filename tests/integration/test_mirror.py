@@ -295,7 +295,7 @@ def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, 
     topic = make_topic(unique, 1)
     produce(kafka, topic, 3)
     command = [
-        OFFSETMGR, "migrate", "mirror", "--from", f"zookeeper://{zookeeper.connect}/kafka",
+        OFFSETMGR, "migrate", "mirror", "--yes", "--from", f"zookeeper://{zookeeper.connect}/kafka",
         "--to", f"kafka://{kafka.bootstrap}", "--group", unique, "--once", "--settle", "100", "--format", "json",
     ]  # fmt: skip
     with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
@@ -432,7 +432,21 @@ def test_a_source_that_does_not_answer_for_a_while_is_followed_again(broker, kaf
 
 def command(zookeeper, kafka, group: str, *more: str) -> list[str]:
     from_, to = f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"
-    return [OFFSETMGR, "migrate", "mirror", "--from", from_, "--to", to, "--group", group, "--settle", "100", *more]
+    return [
+        OFFSETMGR,
+        "migrate",
+        "mirror",
+        "--yes",
+        "--from",
+        from_,
+        "--to",
+        to,
+        "--group",
+        group,
+        "--settle",
+        "100",
+        *more,
+    ]
 
 
 def test_once_ends_with_a_topic_that_kafka_does_not_have(zookeeper, kafka, zk, broker, make_topic, unique):
