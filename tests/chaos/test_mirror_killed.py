@@ -74,8 +74,8 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
     groups = [f"{unique}-{n}" for n in range(GROUPS)]
     uris = [f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"]
     from_, to = uris if direction == "to-kafka" else reversed(uris)
-    command = [OFFSETMGR, "migrate", "mirror", "--yes", "--from", from_, "--to", to, "--group", f"{unique}-*", "--settle", "100",
-               "--interval", "100"]  # fmt: skip
+    command = [OFFSETMGR, "migrate", "mirror", "--yes", "--from", from_, "--to", to, "--group", f"{unique}-*"]
+    command += ["--settle", "100", "--interval", "100"]
     with open_store(from_) as source, open_store(to) as target, open_store(to) as observed:
         at = dict.fromkeys(groups, 0)
         seen: dict[tuple[str, TopicPartition], int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -188,6 +189,45 @@ def test_an_exported_plan_is_read_back(cli: Cli, flags: list[str], topic: str, t
     two = cli("offsets", "reset", *arguments, "--group", f"{topic}-b", "--to-earliest", "--export", *flags)
     assert two.stdout.splitlines()[0] == f"{topic},{topic},0,0"
     assert len(two.stdout.splitlines()) == 6
+
+
+def test_ctrl_c_at_the_question_does_nothing_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "store.avro"
+    with open_store(f"file:{file}") as store:
+        store.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(8)})
+    arguments = ["groups", "delete", "--group", "g", "--execute", "--store", f"file:{file}"]
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [*COMMAND, *arguments], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=cli.environ
+        ) as process:
+            assert process.stderr is not None
+            said = b""
+            while not said.endswith(b"[y/N] "):
+                got = os.read(process.stderr.fileno(), 4096)
+                assert got, said
+                said += got
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr.read().strip() == b"interrupted: nothing was done"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    with open_store(f"file:{file}") as store:
+        assert len(store.fetch("g")) == 1
+
+
+def test_an_undo_names_what_it_needs_and_a_failed_edit_offers_none(
+    cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    here = ["--bootstrap-server", kafka.bootstrap]
+    properties = tmp_path / "client.properties"
+    properties.write_text("security.protocol=PLAINTEXT\n")
+    edit = ["offsets", "set", "--group", topic, "--new-group", "--execute", "--yes"]
+    done = cli(*edit, "--topic", f"{topic}:0", "--to-offset", "3", "--command-config", str(properties), *here)
+    assert f" --command-config {properties} --execute" in done.stderr.splitlines()[-1]
+    failed = cli(*edit, "--topic", f"{topic}-none:0", "--to-offset", "3", *here, code=1)
+    assert "undo:" not in failed.stderr
 
 
 def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[str], topic: str) -> None:

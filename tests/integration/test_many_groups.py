@@ -21,7 +21,11 @@ print(len(found), {getattr(group, "state", group) for group in found.values()})
 def test_twenty_thousand_groups_can_be_described(kafka, unique):
     # A process of its own: asked for all of them at once, librdkafka ends the process.
     done = subprocess.run(
-        [sys.executable, "-c", DESCRIBE, kafka.bootstrap, unique], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", DESCRIBE, kafka.bootstrap, unique],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "20000 {'DEAD'}\n", "")

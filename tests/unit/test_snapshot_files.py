@@ -376,7 +376,7 @@ def test_without_being_told_the_group_such_a_file_cannot_be_read(tmp_path: Path)
     with pytest.raises(UsageError) as caught:
         SnapshotStore(tmp_path / "s.csv").fetch("g")
 
-    assert caught.value.hint == "say which group they are of: group=GROUP"
+    assert caught.value.hint == "name it with --group (in a URI: group=)"
 
 
 def test_sparks_json_stays_in_its_form_and_keeps_its_symbols(tmp_path: Path) -> None:
