@@ -114,7 +114,9 @@ class AvroFormat:
 
     def __init__(self, group: str | None = None, *, codec: str = "deflate", sync_marker: bytes = b"") -> None:
         if group is not None:
-            raise UsageError("format avro", "its records name their groups themselves", "leave out group=")
+            raise UsageError(
+                "format avro", "its records name their groups themselves", "leave out --group (in a URI: group=)"
+            )
         self._codec = codec
         self._sync_marker = sync_marker
 
@@ -211,7 +213,7 @@ class AvroReader:
     def _index(self) -> SnapshotHeader:
         self._stream.seek(0)
         if self._stream.read(len(MAGIC)) != MAGIC:
-            raise MalformedData(self._what, "not an Avro file", "say which format it has: format=csv|zk|json|spark")
+            raise MalformedData(self._what, "not an Avro file", "name its format with --as csv|zk|json|spark")
         self._stream.seek(0)
         try:
             file = fastavro.block_reader(self._stream, reader_schema=_NAMES_ONLY)

@@ -64,16 +64,18 @@ class CsvFormat:
             return _quoted(names.good("group", group)) + ","
         if group != self._group:
             raise UsageError(
-                f"group {group}", f"a CSV of group {self._group} alone has no column for groups", "leave out group="
+                f"group {group}",
+                f"a CSV of group {self._group} alone has no column for groups",
+                "leave out --group (in a URI: group=)",
             )
         return ""
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
         columns = _columns(stream)
         if columns == 3 and self._group is None:
-            raise UsageError(what, "its lines name no group", "say which group they are of: group=GROUP")
+            raise UsageError(what, "its lines name no group", "name it with --group (in a URI: group=)")
         if columns == 4 and self._group is not None:
-            raise UsageError(what, "its lines name their groups themselves", "leave out group=")
+            raise UsageError(what, "its lines name their groups themselves", "leave out --group (in a URI: group=)")
         return LineReader(stream, _Syntax(self._group), self, what=what, only_group=self._group)
 
 

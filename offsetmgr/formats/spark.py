@@ -80,7 +80,7 @@ class SparkFormat:
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
         if self._group is None:
-            raise UsageError(what, "Spark's JSON names no group", "say which group it is of: group=GROUP")
+            raise UsageError(what, "Spark's JSON names no group", "name it with --group (in a URI: group=)")
         return SparkReader(self._read(stream, what), self)
 
     def _read(self, stream: BinaryIO, what: str) -> GroupEntry:

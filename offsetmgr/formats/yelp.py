@@ -36,7 +36,9 @@ class YelpFormat:
 
     def __init__(self, group: str | None = None) -> None:
         if group is not None:
-            raise UsageError("format json", "its documents name their groups themselves", "leave out group=")
+            raise UsageError(
+                "format json", "its documents name their groups themselves", "leave out --group (in a URI: group=)"
+            )
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False

@@ -41,7 +41,9 @@ class ZkExportFormat:
 
     def __init__(self, group: str | None = None) -> None:
         if group is not None:
-            raise UsageError("format zk", "its lines name their groups themselves", "leave out group=")
+            raise UsageError(
+                "format zk", "its lines name their groups themselves", "leave out --group (in a URI: group=)"
+            )
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False

@@ -19,6 +19,7 @@ from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
+_NEW: Final = "--new-group makes a new one; offsetmgr groups list shows those that there are"
 GROUPS_AT_ONCE: Final = 500
 """Groups whose logs are asked about together."""
 
@@ -138,7 +139,7 @@ def propose_reset(
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
         for found in batch:
             if not (found.offsets or found.errors or found.error or create):
-                require_known(store, [found.group])
+                require_known(store, [found.group], _NEW)
             chosen.append((found, _partitions(found, topics, scenario, counts)))
         logs.ask(tp for _, partitions in chosen for tp in partitions)
         for found, partitions in chosen:
@@ -216,7 +217,7 @@ def propose_set(
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:
-        require_known(store, [group])
+        require_known(store, [group], _NEW)
     offsets = wanted(current)
     changes = (propose(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items()))
     return GroupProposal(group, tuple(changes))

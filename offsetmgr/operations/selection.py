@@ -103,6 +103,7 @@ class TopicSelection:
 
 
 ALL_TOPICS: Final = TopicSelection()
+KNOWN_GROUPS: Final = "offsetmgr groups list shows the groups"
 
 
 def _parse_topic(text: str) -> TopicPattern:
@@ -165,7 +166,7 @@ def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[st
     return [group for group in known if not wanted or any(fnmatchcase(group, pattern) for pattern in wanted)]
 
 
-def require_known(store: OffsetStore, empty: Iterable[str]) -> None:
+def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
     """Of groups that were read and hold no offsets, raises `GroupNotFound` for those that the store does not know."""
     if empty := list(empty):
         known = set(store.groups())
@@ -174,7 +175,7 @@ def require_known(store: OffsetStore, empty: Iterable[str]) -> None:
             raise GroupNotFound(
                 f"group {unknown[0]!r}{more}",
                 f"does not exist in {store.uri}",
-                "offsetmgr groups list shows the groups",
+                hint,
             )
 
 

@@ -113,7 +113,7 @@ def reason(error: OSError) -> str:
 
 
 def _exists(what: str) -> FileFailure:
-    return FileFailure(what, "exists already", "choose another name, or say that it may be overwritten")
+    return FileFailure(what, "exists already", "choose another name, or add --overwrite")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -89,7 +89,7 @@ def write_snapshot(
         return report, stream.tell()
 
     if not overwrite and where.exists():  # before the lock and before anything is read from the source
-        raise FileFailure(f"file {path}", "exists already", "choose another name, or say that it may be overwritten")
+        raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
     with only_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
     return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
