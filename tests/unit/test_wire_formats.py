@@ -19,6 +19,7 @@ from offsetmgr.errors import (
     NotAuthorized,
     OffsetMgrError,
     ServerError,
+    TakenOver,
     Unreachable,
     UnsupportedOperation,
 )
@@ -240,7 +241,7 @@ def test_a_port_that_is_no_number_is_refused() -> None:
         (25, LockLost, True, "UNKNOWN_MEMBER_ID"),
         (30, NotAuthorized, False, "GROUP_AUTHORIZATION_FAILED"),
         (68, GroupActive, False, "NON_EMPTY_GROUP"),
-        (82, LockLost, True, "FENCED_INSTANCE_ID"),
+        (82, TakenOver, False, "FENCED_INSTANCE_ID"),
         (999, ServerError, False, "error 999"),
     ],
 )
