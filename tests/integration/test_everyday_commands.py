@@ -66,7 +66,8 @@ def cli(tmp_path: Path) -> Cli:
 @pytest.fixture
 def topic(unique: str, kafka: KafkaBroker, make_topic: Callable[..., str]) -> str:
     """A topic of three partitions that hold 10, 20 and 0 records, at one-second steps from 2001-09-09T01:46:40Z."""
-    make_topic(unique, 3)
+    # The records are old enough for the broker to delete them at its next look, half a minute after its start.
+    make_topic(unique, 3, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for partition, count in ((0, 10), (1, 20)):
         for n in range(count):
