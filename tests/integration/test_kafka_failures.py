@@ -400,7 +400,7 @@ def test_topics_log_ranges_and_times(
     import confluent_kafka as ck
 
     bootstrap = request.getfixturevalue(fixture).bootstrap
-    make_topic(unique, 2, bootstrap=bootstrap)
+    make_topic(unique, 2, bootstrap=bootstrap, config={"retention.ms": "-1"})  # the records are years old
     producer = ck.Producer({"bootstrap.servers": bootstrap})
     for number in range(5):
         producer.produce(unique, "x", partition=0, timestamp=1_700_000_000_000 + number * 1000)
