@@ -134,7 +134,7 @@ SAYS = {
     ("zookeeper", "silent"): "takes connections, but does not answer as a ZooKeeper",
     ("zookeeper", "kafka"): "takes connections, but does not answer as a ZooKeeper",
     ("kafka", "dead"): "Connection refused",
-    ("kafka", "silent"): "no answer within 3.0 s",
+    ("kafka", "silent"): "no answer within 3 s",
     ("kafka", "zookeeper"): "does not answer as a Kafka broker does",
 }
 
