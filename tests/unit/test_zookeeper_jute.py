@@ -20,13 +20,13 @@ END = struct.pack("!iBi", -1, 1, -1)
 def test_a_transaction_is_framed_as_kazoo_frames_it() -> None:
     operations = [Create("/a", b"x"), SetData("/b", b"12", 7), Delete("/ü", 0)]
 
-    ours = jute.multi([encoded(operation, "/root") for operation in operations])
+    ours = jute.multi([encoded(operation, "/chroot") for operation in operations])
 
     theirs = kazoo.Transaction(
         [
-            kazoo.Create("/root/a", b"x", OPEN_ACL_UNSAFE, 0),
-            kazoo.SetData("/root/b", b"12", 7),
-            kazoo.Delete("/root/ü", 0),
+            kazoo.Create("/chroot/a", b"x", OPEN_ACL_UNSAFE, 0),
+            kazoo.SetData("/chroot/b", b"12", 7),
+            kazoo.Delete("/chroot/ü", 0),
         ]
     ).serialize()
     assert ours == bytes(theirs)
