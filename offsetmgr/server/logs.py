@@ -1,0 +1,57 @@
+"""What the manager logs, one event a line: for people, or as JSON for machines.
+
+An event is a short sentence with its particulars as ``extra`` fields, never a request (there are too many) and never a
+credential (rule 12).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Final, TextIO
+
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``event``, and the event's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": _stamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        entry |= _particulars(record)
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+class PlainLines(logging.Formatter):
+    """Time, level, sentence, then ``field=value``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={value}" for name, value in _particulars(record).items())
+        line = f"{_stamp(record.created)} {record.levelname:<7} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def start_logging(stream: TextIO, form: str, level: int = logging.INFO) -> None:
+    """Sends what offsetmgr logs to ``stream``; ``form`` is ``text`` or ``json``."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if form == "json" else PlainLines())
+    logger = logging.getLogger("offsetmgr")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def _stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
+
+
+def _particulars(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}

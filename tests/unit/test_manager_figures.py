@@ -1,0 +1,100 @@
+"""What the manager shows of itself: metrics, health over HTTP, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+
+import pytest
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.server.http import HttpEndpoint, Page, text
+from offsetmgr.server.logs import start_logging
+from offsetmgr.server.metrics import Metrics
+
+
+def test_figures_come_out_as_prometheus_reads_them() -> None:
+    metrics = Metrics(lambda: {"commits_total": 3, 'shards{state="ACTIVE"}': 2, 'shards{state="LOADING"}': 1})
+    metrics.observe("commit", 0.004)
+    lines = metrics.text().decode().splitlines()
+    assert "offsetmgr_commits_total 3.0" in lines
+    assert 'offsetmgr_shards{state="ACTIVE"} 2.0' in lines
+    assert 'offsetmgr_shards{state="LOADING"} 1.0' in lines
+    assert "# TYPE offsetmgr_commits_total counter" in lines
+    assert 'offsetmgr_request_seconds_bucket{le="0.005",request="commit"} 1.0' in lines
+    assert 'offsetmgr_request_seconds_bucket{le="0.0025",request="commit"} 0.0' in lines
+
+
+def test_a_figure_with_an_unusable_name_is_a_defect() -> None:
+    metrics = Metrics(lambda: {"no name": 1})
+    with pytest.raises(ValueError, match="no name"):
+        metrics.text()
+
+
+async def _ask(request: bytes, pages: dict[str, Page]) -> bytes:
+    endpoint = HttpEndpoint("127.0.0.1", 0, {path: lambda page=page: page for path, page in pages.items()})
+    port = await endpoint.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await endpoint.close()
+    return answer
+
+
+PAGES = {"/health": text(200, "alive"), "/ready": text(503, "3 of 50 shards are loading")}
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "body"),
+    [
+        (b"GET /health HTTP/1.1\r\n\r\n", b"200 OK", b"alive\n"),
+        (b"GET /health?a=1 HTTP/1.0\r\n\r\n", b"200 OK", b"alive\n"),
+        (b"GET /ready HTTP/1.1\r\n\r\n", b"503 Unavailable", b"3 of 50 shards are loading\n"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found", b"there are /health, /ready\n"),
+        (b"POST /health HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"only GET\n"),
+        (b"\x00\x00\x00\x10junk\n", b"400 Bad Request", b"not an HTTP request\n"),
+    ],
+)
+def test_http_answers(request_line: bytes, status: bytes, body: bytes) -> None:
+    answer = asyncio.run(_ask(request_line, PAGES))
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert answer.endswith(b"\r\n\r\n" + body)
+
+
+def test_a_line_without_end_is_cut_off() -> None:
+    assert asyncio.run(_ask(b"G" * 100_000, PAGES)) == b""
+
+
+def test_a_taken_port_is_one_clear_error() -> None:
+    async def twice() -> None:
+        first = HttpEndpoint("127.0.0.1", 0, {})
+        port = await first.start()
+        try:
+            with pytest.raises(Unreachable, match=str(port)):
+                await HttpEndpoint("127.0.0.1", port, {}).start()
+        finally:
+            await first.close()
+
+    asyncio.run(twice())
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_an_event_is_one_line_with_its_particulars(form: str) -> None:
+    stream = io.StringIO()
+    logger = logging.getLogger("offsetmgr")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    try:
+        start_logging(stream, form)
+        logging.getLogger("offsetmgr.manager").warning("slot lost", extra={"slot": 3, "why": "fenced"})
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+    (line,) = stream.getvalue().splitlines()
+    if form == "json":
+        found = json.loads(line)
+        assert (found["event"], found["slot"], found["why"], found["level"]) == ("slot lost", 3, "fenced", "warning")
+        assert found["time"].endswith("Z")
+    else:
+        assert line.endswith("WARNING slot lost slot=3 why=fenced")
