@@ -72,6 +72,10 @@ class Fenced(OffsetMgrError):
     retriable = True
 
 
+class LogClosed(OffsetMgrError):
+    """The writer or reader was closed before or during the call; a write that had begun has an unknown outcome."""
+
+
 class LogRecord(NamedTuple):
     """A record where it stands in the log."""
 
