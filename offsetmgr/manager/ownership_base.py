@@ -1,0 +1,52 @@
+"""How the runtime and the ownership of slots speak to each other: `Ownership` and `SlotHolder`, and their order.
+
+`ownership` decides which slots this process has (Kafka's group protocol) and whether it may answer right now (the
+lease).  The runtime does the work: it claims, loads, serves, gives up.
+
+The order that keeps one writer and one answer a slot (rule 5):
+
+1. ``take(slot)`` is called only for a slot that the newest generation gives to this process.
+2. ``give_up(slot)`` is called, and *waited for*, before ownership tells the group that the slot is free.
+3. Where the lease was lost, ``give_up`` is called for every slot before a new lease begins: so whoever sees the lease
+   good and the slot not given up, in this order, owned the slot at the first of the two moments.
+4. After ``lost(slot)`` the runtime touches the slot no more, until the next ``take``; ownership rejoins the group before
+   that.
+
+Why the runtime looks at the lease again *after* its claim: a process that was frozen between its assignment and its
+claim fences the rightful owner when it wakes.  Nothing may come of that but the owner's next claim; so it must not
+append unless it owned the slot at a moment after its claim.  (If it did, every later owner claims later, and fences it.)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Ownership(Protocol):
+    """What the runtime asks, and tells."""
+
+    def valid(self) -> bool:
+        """Whether the lease is good at this very moment. Cheap (asked for every fetch), and from any thread."""
+        ...
+
+    def lost(self, slot: int, why: str) -> None:
+        """The runtime had to stop serving a slot: somebody else has claimed it. Called on the event loop; must not
+        block. Ownership leaves the slot, and rejoins the group before it takes it again."""
+        ...
+
+
+class SlotHolder(Protocol):
+    """What ownership asks of the runtime, on the event loop."""
+
+    def take(self, slot: int) -> None:
+        """The slot is ours: claim it, load what is missing, serve it. Returns at once; failures are retried until the
+        slot is given up or lost. Taking what is held already changes nothing."""
+        ...
+
+    async def give_up(self, slot: int) -> None:
+        """The slot is ours no longer: refuses new commits at once, ends those in flight, closes the writer.
+
+        When it is done nothing of this process will be appended any more, and nothing answered from the slot. Bounded
+        by the commit time-out and one claim's time-out. Giving up what is not held changes nothing.
+        """
+        ...
