@@ -169,6 +169,14 @@ class TakenOver(LockLost):
     retriable = False
 
 
+class InvalidRequest(OffsetMgrError):
+    """Bytes from a client that are not a request of Kafka's protocol (INVALID_REQUEST): its connection is closed, as a
+    broker does."""
+
+    code = 42
+    name = "INVALID_REQUEST"
+
+
 # --- the rules of the data -----------------------------------------------------------------------
 
 

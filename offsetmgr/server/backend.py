@@ -1,11 +1,13 @@
 """`Backend`: who answers for groups' offsets behind the listener.
 
-All methods run on the event loop and must not block it.  They answer with Kafka's error codes and do not raise: an
+All methods run on the event loop and must not block it.  Awaitables that are futures (done already, best of all) are
+quicker than coroutines, which need a task each.  They answer with Kafka's error codes and do not raise: an
 unforeseen exception is a defect, which the listener logs and answers with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -54,6 +56,11 @@ class Backend(Protocol):
 
     def settled(self, group: str) -> Awaitable[None]:
         """Done once every commit to the group that was begun before the call has ended, either way."""
+        ...
+
+    def room(self) -> asyncio.Future[None] | None:
+        """None while commits may come; else a future that is done when they may again: until then the listener reads
+        no more from the connection whose commit it has just handed over. Asked after every commit."""
         ...
 
     def metrics(self) -> Mapping[str, float]:

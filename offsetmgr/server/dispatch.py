@@ -1,0 +1,205 @@
+"""What connections, handlers and the relay agree on: requests, answers, and the table of APIs.
+
+A `Service` is built from a table of `Api`s (``handlers`` has the endpoint's) and, for every API that is not in it, a
+`Fallback` or nothing.  The relay replaces entries of the table (Metadata, JoinGroup, ...) and gives the fallback.
+
+A handler takes a `Request` and gives an *answer*, or an awaitable of one.  Answers are
+
+- ``bytes``: the body; the connection puts length, correlation id and tags in front;
+- `Frame`: a whole response as it goes out, length field first: what a broker answered, forwarded unread;
+- `Stream`: a response that is written piece by piece once all earlier ones of the connection have gone out;
+- None: no response at all (Produce with acks=0);
+- `HANG_UP`: the connection is closed after the answers before it have been sent.
+
+Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whose awaitable does) ends its connection,
+as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
+
+Order: answers leave in the order of the requests.  A request starts when nothing before it on its connection is
+unanswered, or when all of that is of its own `Lane`; so commits run side by side, and a fetch sees the commit that was
+sent before it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+from offsetmgr.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from offsetmgr.server.connection import Connection
+
+_HEADER: Final = struct.Struct(">hhih")
+_HEADER_AT: Final = 4
+_CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
+
+
+class Lane(enum.Enum):
+    """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted."""
+
+    ALONE = enum.auto()
+    COMMITS = enum.auto()
+    FETCHES = enum.auto()
+    FORWARDED = enum.auto()
+    """What is passed on, on one upstream connection that keeps the order by itself."""
+
+
+class Frame(bytes):
+    """A whole response, its length field first."""
+
+
+class HangUp(enum.Enum):
+    """The type of `HANG_UP`."""
+
+    HANG_UP = enum.auto()
+
+
+HANG_UP: Final = HangUp.HANG_UP
+
+
+class Sink(Protocol):
+    """Where a `Stream` writes to."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the client takes bytes more slowly than they come: stop until `Stream.resume`."""
+        ...
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """The next bytes of the response, the first ones being its length field. Copied only if the socket is full,
+        so the buffer may be used again afterwards."""
+        ...
+
+    def end(self) -> None:
+        """The response is complete; the next answers follow. Nothing may be written to the sink any more."""
+        ...
+
+    def break_off(self) -> None:
+        """The response cannot be completed: the connection is closed."""
+        ...
+
+
+class Stream(Protocol):
+    """A response written piece by piece."""
+
+    def begin(self, sink: Sink) -> None:
+        """It is this response's turn. May be called at once, while the handler's result is being taken."""
+        ...
+
+    def pause(self) -> None:
+        """The sink is full. Only between `begin` and the sink's end."""
+        ...
+
+    def resume(self) -> None:
+        """The sink is not full any more."""
+        ...
+
+    def lost(self) -> None:
+        """The client is gone, before or after `begin`: nobody takes the response any more."""
+        ...
+
+
+Answer: TypeAlias = bytes | Stream | HangUp | None
+Outcome: TypeAlias = Answer | Awaitable[Answer]
+
+
+class Request:
+    """A request and where its parts are. ``frame`` is what came, its length field included: forward it as it is."""
+
+    __slots__ = ("answer", "answered", "api", "api_key", "connection", "correlation", "frame", "since", "version")
+
+    def __init__(self, connection: Connection, frame: bytes) -> None:
+        self.connection = connection
+        self.frame = frame
+        self.api_key: int
+        self.version: int
+        self.correlation: int
+        self.api_key, self.version, self.correlation = _START.unpack_from(frame, _HEADER_AT)
+        self.api: Api | None = None
+        self.answer: Answer = None
+        self.answered = False
+        self.since = 0.0
+        """When it arrived, by the event loop's clock."""
+
+    @property
+    def client_id(self) -> str | None:
+        """Raises `InvalidRequest`."""
+        length = self._client_id_length()
+        if length < 0:
+            return None
+        return self.frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length].decode(errors="replace")
+
+    def body(self, *, flexible: bool) -> int:
+        """Where in the frame the body begins. Raises `InvalidRequest`."""
+        at = _CLIENT_ID_AT + max(self._client_id_length(), 0)
+        if flexible:
+            at = skip_tags(self.frame, at)
+        if at > len(self.frame):
+            raise InvalidRequest("request header", "it ends too early")
+        return at
+
+    def _client_id_length(self) -> int:
+        if len(self.frame) < _CLIENT_ID_AT:
+            raise InvalidRequest("request header", "it ends too early")
+        length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]
+        if length < -1:
+            raise InvalidRequest("request header", f"a client id of {length} bytes")
+        return length
+
+
+_START: Final = struct.Struct(">hhi")
+
+Handler: TypeAlias = Callable[[Request], Outcome]
+
+
+class Api(NamedTuple):
+    """One API that is ours."""
+
+    key: int
+    name: str
+    lowest: int
+    highest: int
+    flexible: int
+    """The first version with tagged fields in its header (32767 where none has)."""
+    handle: Handler
+    lane: Lane = Lane.ALONE
+    before_login: bool = False
+    """Whether it is answered to a client that has not logged in yet."""
+    advertised: bool = True
+    """Whether ApiVersions names it."""
+
+
+class Fallback(Protocol):
+    """What becomes of requests for APIs that are not in the table, and of versions that are not ours."""
+
+    def handle(self, request: Request) -> Outcome:
+        """Called with the requests of a logged-in connection, in order, all in `Lane.FORWARDED`."""
+        ...
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned variable-length number (KIP-482) of at most 5 bytes, and where it ends. Raises `InvalidRequest`."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 28:
+            raise InvalidRequest("request", "a variable-length number does not end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def skip_tags(data: bytes, at: int) -> int:
+    """Over the tagged fields at ``at`` (KIP-482), to what follows them. Raises `InvalidRequest`."""
+    count, at = read_varint(data, at)
+    for _ in range(count):
+        _, at = read_varint(data, at)
+        size, at = read_varint(data, at)
+        at += size
+        if at > len(data):
+            raise InvalidRequest("request", "a tagged field is longer than the request")
+    return at

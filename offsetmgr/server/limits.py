@@ -1,0 +1,27 @@
+"""`Limits`: how much of the machine one client, and all together, may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times are in seconds, sizes in bytes. Names of Kafka's own settings are given where it has one."""
+
+    request_bytes: int = 8 * 1024 * 1024
+    """Of one request (socket.request.max.bytes). Refused by its length field, before anything is allocated."""
+    unauthenticated_bytes: int = 512 * 1024
+    """Of one request before the login (sasl.server.max.receive.size)."""
+    connections: int = 4_000
+    """Of all clients together (max.connections)."""
+    connections_per_address: int = 2_000
+    """Of one host (max.connections.per.ip)."""
+    in_flight: int = 500
+    """Requests of one connection that have not been answered: no more are read until some are."""
+    idle_seconds: float = 600.0
+    """A connection without requests, and with none in flight, is closed after this time (connections.max.idle.ms)."""
+    request_seconds: float = 60.0
+    """From a request's first byte to its last; and how long a client may take none of the bytes sent to it."""
+    authentication_seconds: float = 10.0
+    """From the connection to the login's end."""
