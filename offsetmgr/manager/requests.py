@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.records.base import PartitionCommit
 
+UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
 OFFSET_METADATA_TOO_LARGE: Final = 12
 COORDINATOR_LOAD_IN_PROGRESS: Final = 14

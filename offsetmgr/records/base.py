@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from offsetmgr.errors import OffsetMgrError
+
 Record: TypeAlias = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""
 
@@ -56,6 +58,11 @@ class GroupValue(NamedTuple):
     last_active: int
 
 
+class OtherFormat(OffsetMgrError):
+    """A key of the other record format: the topic was written with other settings than it is being read with, and going
+    on would lose sight of what it holds. Raised by `RecordFormat.split` and `RecordFormat.decode_key`."""
+
+
 class RecordFormat(Protocol):
     """One way of writing keys and values. Stateless apart from memos; safe to share between threads."""
 
@@ -85,7 +92,7 @@ class RecordFormat(Protocol):
         """An offset's key as its prefix (see `offset_prefix`) and partition; None for every other kind of key.
 
         Does not decode the group and the topic: one who loads many records does that once a prefix, with `decode_key`.
-        Raises `Unreadable` for an offset's key that breaks its format.
+        Raises `Unreadable` for an offset's key that breaks its format, `OtherFormat`.
         """
         ...
 
@@ -99,7 +106,7 @@ class RecordFormat(Protocol):
     # --- the rest ----------------------------------------------------------------------------------
 
     def decode_key(self, key: bytes) -> Key:
-        """Raises `Unreadable` for what breaks its format."""
+        """Raises `Unreadable` for what breaks its format, `OtherFormat`."""
         ...
 
     def decode_value(self, value: bytes) -> OffsetValue:
