@@ -63,6 +63,11 @@ class Backend(Protocol):
         no more from the connection whose commit it has just handed over. Asked after every commit."""
         ...
 
+    def features(self) -> Mapping[str, int]:
+        """What is offered beyond Kafka's protocol, each with its highest level (the lowest is 1): announced in the
+        ApiVersions answer as supported features. See `offsetmgr.wire.conditional`."""
+        ...
+
     def metrics(self) -> Mapping[str, float]:
         """Figures for the metrics endpoint, by the name after ``offsetmgr_``, labels included."""
         ...

@@ -1,0 +1,40 @@
+"""Conditional commits: what our listener understands beyond Kafka's protocol, and how a client knows that it does.
+
+Kafka has no compare-and-set on offsets.  OffsetCommit is flexible from version 8 on (KIP-482), so a partition may
+carry tagged fields that a broker ignores.  Ours means: commit this partition only while that offset is committed.  A
+client believes in it only on a connection whose ApiVersions answer announces the feature, as a broker or an older
+manager would ignore the condition and commit.
+
+No kio in here: both ends of the wire need these numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
+"""Supported feature (KIP-584) in the ApiVersions answer, level 1: OffsetCommit versions 8 and 9 take `EXPECTED_TAG`."""
+
+EXPECTED_TAG: Final = 10_001
+"""Tagged field of a partition in OffsetCommit: 8 bytes, the offset that must be committed for the partition to be
+changed; `NOTHING` for none.  With it, a new offset of -1 deletes the commit instead.  Tags from 10,000 on are ours:
+Kafka numbers its own from 0."""
+
+EXPECTED: Final = struct.Struct(">q")
+
+NOTHING: Final = -1
+
+CONFLICT: Final = 55
+"""OPERATION_NOT_ATTEMPTED, for a partition whose condition does not hold, or cannot be told yet because another commit
+to it is under way. Clients do not repeat it by themselves."""
+
+LOG_FEATURE: Final = "offsetmgr.log."
+"""Beginning of the feature that names the topic in which the manager keeps the offsets."""
+
+STORE_FEATURE: Final = "offsetmgr.store."
+"""Beginning of the feature that names the kind of store behind the listener, where it is not a manager."""
+
+DROPS_METADATA: Final = "offsetmgr.drops-metadata"
+DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
+"""Features of a listener before a store that cannot keep these."""
