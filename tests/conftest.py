@@ -6,6 +6,7 @@ A test that stops, kills or freezes a server takes one of its own from `offsetmg
 from __future__ import annotations
 
 import re
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background has Ctrl-C ignored, and what tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

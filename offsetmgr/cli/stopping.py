@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +22,12 @@ def stopping(what: str) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        note(f"stopping: {what} (again to interrupt at once)")
+        line = f"stopping: {what} (again to interrupt at once)"
+        try:
+            note(line)
+        except RuntimeError:  # the signal came in the middle of writing to stderr, which cannot be entered twice
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{line}\n".encode())
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import pytest
 from offsetmgr.cli.app import REGISTRY, run
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, confirm, progress, write_rows
+from offsetmgr.cli.stopping import stopping
 from offsetmgr.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -330,3 +333,18 @@ def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert offsetmgr("--version").stdout.startswith("offsetmgr 0.")
+
+
+def test_a_stop_that_comes_in_the_middle_of_a_line_is_heard(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class InUse(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call")
+
+    with stopping("the work ends") as stopped:
+        monkeypatch.setattr(sys, "stderr", InUse())
+        os.kill(os.getpid(), signal.SIGINT)
+        monkeypatch.undo()
+        assert stopped()
+    assert "stopping: the work ends (again to interrupt at once)\n" in capfd.readouterr().err
