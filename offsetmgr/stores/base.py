@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure
 from offsetmgr.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -60,6 +60,13 @@ class Guard(Enum):
     COMPARE = "compare"
     """Read, compare, commit as a simple consumer: not atomic. For groups into which old consumers commit, whose
     commits a lock would break."""
+    OVERWRITE = "overwrite"
+    """One simple commit, nothing read before it: the last one wins, as it does among consumers in Kafka.
+
+    Rule 9 asks for conditional writes where a *tool* decides upon what it has read. Whoever merely passes on what
+    consumers commit (the listener before a store) decides nothing, so there is nothing to compare, and a read before
+    each commit would halve its rate. Only for changes that allow a rewind and expect nothing; others in the same edit
+    make the whole edit as with `LOCK`. Before-images are not known, and a group with members is still refused."""
 
 
 class Change(NamedTuple):
@@ -273,6 +280,9 @@ class HoldingStore(Protocol):
 
 class StoreBase:
     """The parts of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
+
+    parallel_calls: ClassVar[int] = 1
+    """How many calls may be under way at the same time, each in a thread of its own; 1: never two."""
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         raise NotImplementedError

@@ -10,6 +10,7 @@ in `kafka_edits`.  The wire protocol is imported when it is first needed, becaus
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -51,11 +52,13 @@ class KafkaStore(StoreBase):
     """
 
     capabilities = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
+    parallel_calls = 8
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._bootstrap = bootstrap
         self._config = config or ConnectionConfig()
         self._connection: _Wire | None = None
+        self._connecting = threading.Lock()
         self._identity: StoreIdentity | None = None
 
     @property
@@ -202,14 +205,16 @@ class KafkaStore(StoreBase):
         wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        with self._connecting:
+            connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _wire(self) -> _Wire:
-        if self._connection is None:
-            self._connection = _Wire(self._bootstrap, self._config)
-        return self._connection
+        with self._connecting:
+            if self._connection is None:
+                self._connection = _Wire(self._bootstrap, self._config)
+            return self._connection
 
 
 class HeldKafkaGroup:

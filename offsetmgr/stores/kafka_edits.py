@@ -52,6 +52,7 @@ CAPABILITIES: Final = Capabilities(metadata=True, leader_epoch=True, commit_time
 
 NEW_GROUP: Final = "the group did not exist in Kafka"
 COMPARED: Final = "read and compared just before the write, which was not conditional"
+OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
 
 _LONGEST_STRING: Final = 2**15 - 1
 
@@ -96,6 +97,45 @@ class KafkaEdits:
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         """One result an edit; no two edits may be of one group. Raises only if no broker was ever reached."""
         deadline = self.deadline()
+        blind = [edit for edit in edits if _overwrites(edit)]
+        if not blind:
+            return await self._compared(edits, deadline)
+        if len(blind) == len(edits):
+            return await self._overwritten(blind, deadline)
+        others = [edit for edit in edits if not _overwrites(edit)]
+        both = await asyncio.gather(self._overwritten(blind, deadline), self._compared(others, deadline))
+        return [*both[0], *both[1]]
+
+    async def _overwritten(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        """Edits that are commits and no more: all coordinators in one question, then one request a group."""
+        sound = [edit.group for edit in edits if _bad_group(edit.group) is None]
+        where: dict[str, Address | OffsetMgrError] = {}
+        try:
+            where = await self._client.find_coordinators(sound, deadline) if sound else {}
+        except OffsetMgrError as error:
+            if not self._client.reached or not error.retriable:
+                raise
+
+        async def one(edit: GroupEdit) -> GroupEditResult:
+            refusals = {tp: bad for tp, change in edit.changes.items() if (bad := _malformed(tp, change.after))}
+            decided = Decided(
+                {tp: ChangeOutcome(Verdict.FAILED, None, bad) for tp, bad in refusals.items()},
+                [tp for tp in edit.changes if tp not in refusals],
+            )
+            found = where.get(edit.group)
+            at = found if isinstance(found, Address) else None
+            try:
+                if bad := _bad_group(edit.group):
+                    raise bad
+                result = await self._simple(edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided)
+            except OffsetMgrError as error:
+                return all_failed(edit, error)
+            unread = {tp: outcome._replace(before=None) for tp, outcome in result.outcomes.items()}
+            return GroupEditResult(edit.group, unread, result.atomic, result.how)
+
+        return list(await asyncio.gather(*map(one, edits)))
+
+    async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         sound = [edit.group for edit in edits if edit.changes and _bad_group(edit.group) is None]
         described, fetched = await asyncio.gather(
             self._client.describe(sound, deadline),
@@ -152,7 +192,7 @@ class KafkaEdits:
         held: FetchedGroup,
         how: str,
         deadline: float,
-        at: Address,
+        at: Address | None,
         decided: Decided | None = None,
     ) -> GroupEditResult:
         """Without the lock. A group that has got members since we looked refuses the write itself."""
@@ -254,6 +294,15 @@ def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Deci
         else:
             todo.append(tp)
     return Decided(outcomes, todo)
+
+
+def _overwrites(edit: GroupEdit) -> bool:
+    """Whether the edit may be, and shall be, carried out without reading first."""
+    return (
+        edit.guard is Guard.OVERWRITE
+        and bool(edit.changes)
+        and all(change.allow_rewind and change.expected is None for change in edit.changes.values())
+    )
 
 
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:

@@ -51,6 +51,7 @@ class ZookeeperStore(StoreBase):
     """
 
     capabilities = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=True, conditional="version")
+    parallel_calls = 2
 
     def __init__(self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``.

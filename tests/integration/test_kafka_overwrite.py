@@ -1,0 +1,116 @@
+"""Commits passed on to Kafka without reading first (`Guard.OVERWRITE`), as the listener before a store makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import confluent_kafka as ck
+import pytest
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import GroupActive, OffsetMetadataTooLarge, UnknownTopicOrPartition
+from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Guard, Verdict
+from offsetmgr.stores.kafka import KafkaStore
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import KafkaBroker
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def store(kafka: KafkaBroker) -> Iterator[KafkaStore]:
+    with KafkaStore(kafka.bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
+        yield store
+
+
+@pytest.fixture
+def topic(unique: str, make_topic: MakeTopic) -> str:
+    return make_topic(unique, 4)
+
+
+def overwrite(store: KafkaStore, group: str, wanted: dict[TopicPartition, OffsetAndMetadata | None]) -> GroupEditResult:
+    changes = {tp: Change(after, allow_rewind=True) for tp, after in wanted.items()}
+    (result,) = store.edit([GroupEdit(group, changes, Guard.OVERWRITE)])
+    return result
+
+
+def test_the_last_commit_wins_and_nothing_is_read(store: KafkaStore, topic: str, unique: str) -> None:
+    tp = TopicPartition(topic, 0)
+    overwrite(store, unique, {tp: OffsetAndMetadata(50)})
+
+    result = overwrite(store, unique, {tp: OffsetAndMetadata(10, "back")})
+
+    assert result.outcomes[tp].verdict is Verdict.WRITTEN
+    assert result.outcomes[tp].before is None
+    assert (result.atomic, result.how) == (False, "nothing was compared: the last commit wins, as among consumers")
+    assert store.fetch(unique) == {tp: Committed(10, "back")}
+
+
+def test_what_the_broker_refuses_fails_alone(store: KafkaStore, topic: str, unique: str) -> None:
+    good, long, unknown = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition("no-such-topic", 0)
+
+    result = overwrite(
+        store,
+        unique,
+        {good: OffsetAndMetadata(5), long: OffsetAndMetadata(5, "x" * 5000), unknown: OffsetAndMetadata(5)},
+    )
+
+    assert {tp: type(error) for tp, error in result.failures.items()} == {
+        long: OffsetMetadataTooLarge,
+        unknown: UnknownTopicOrPartition,
+    }
+    assert store.fetch(unique) == {good: Committed(5)}
+
+
+def test_a_deletion_beside_a_commit(store: KafkaStore, topic: str, unique: str) -> None:
+    gone, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    overwrite(store, unique, {gone: OffsetAndMetadata(5)})
+
+    result = overwrite(store, unique, {gone: None, kept: OffsetAndMetadata(6)})
+
+    assert {outcome.verdict for outcome in result.outcomes.values()} == {Verdict.WRITTEN}
+    assert store.fetch(unique, [gone, kept]) == {gone: ABSENT, kept: Committed(6)}
+
+
+def test_a_group_with_members_is_refused(store: KafkaStore, kafka: KafkaBroker, topic: str, unique: str) -> None:
+    consumer = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "client.id": "the-app"})
+    try:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+
+        result = overwrite(store, unique, {TopicPartition(topic, 0): OffsetAndMetadata(5)})
+
+        (error,) = result.failures.values()
+        assert isinstance(error, GroupActive)
+        assert "the-app" in str(error)
+    finally:
+        consumer.close()
+
+
+def test_what_expects_something_is_compared_all_the_same(store: KafkaStore, topic: str, unique: str) -> None:
+    tp = TopicPartition(topic, 0)
+    overwrite(store, unique, {tp: OffsetAndMetadata(5)})
+
+    edit = GroupEdit(unique, {tp: Change(OffsetAndMetadata(9), Committed(4), True)}, Guard.OVERWRITE)
+    (result,) = store.edit([edit])
+
+    assert result.outcomes[tp].verdict is Verdict.FAILED
+    assert store.fetch(unique) == {tp: Committed(5)}
+
+
+def test_many_groups_of_which_one_is_impossible(store: KafkaStore, topic: str, unique: str) -> None:
+    tp = TopicPartition(topic, 0)
+    names = [*(f"{unique}-{n}" for n in range(60)), ""]
+    edits = (GroupEdit(g, {tp: Change(OffsetAndMetadata(7), None, True)}, Guard.OVERWRITE) for g in names)
+
+    results = {result.group: result for result in store.edit(edits)}
+
+    assert len(results) == 61
+    assert list(results[""].failures) == [tp]
+    assert {len(results[g].failures) for g in names[:-1]} == {0}
