@@ -186,9 +186,9 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
         answer = sys.stdin.readline()
     except KeyboardInterrupt as error:
         sys.stderr.write("\n")
