@@ -39,6 +39,9 @@ class CommitRequest(NamedTuple):
     instance_id: str | None = None
     retention_ms: int | None = None
     """How long the client wants this commit kept (versions 2 to 4); None: as long as the manager is told to."""
+    expected: Mapping[tuple[str, int], int] = {}
+    """Conditional commits (see `offsetmgr.wire.conditional`), by topic and partition: the offset that must be committed
+    now, -1 for none. Such a partition with a new offset of -1 is a deletion. Empty for what Kafka's clients send."""
 
 
 class CommitResponse(NamedTuple):
