@@ -190,14 +190,15 @@ class Shard:
     def commit(self, request: CommitRequest, now_ms: int) -> Prepared[CommitResponse]:
         """Commits, at ``now_ms`` (since 1970). Partitions whose metadata is too long fail alone.
 
-        As in Kafka any offset is taken, negative ones too, and the empty group id, but from nobody who says that he is
-        a member.  Other claims of membership are for the caller to check; a commit with a generation is taken for a
-        proof that the group has members, which is recorded now and then (see `expiration`).
+        As broker 3.9.1 does (tried), any offset is taken, negative ones too, and the empty group id unless a generation
+        comes with it: nobody can be a member of that group.  Other claims of membership are for the caller to check; a
+        commit with a generation is taken for a proof that the group has members, which is recorded now and then (see
+        `expiration`).
         """
-        refusal = self._refusal(request)
-        if refusal != NONE:
-            return Prepared(CommitResponse(refusal), (), ())
         group = request.group
+        if not group and request.generation >= 0:
+            refusal = UNKNOWN_MEMBER_ID if self.has_group(group) else ILLEGAL_GENERATION
+            return Prepared(CommitResponse(refusal), (), ())
         expire = None if request.retention_ms is None else min(now_ms + request.retention_ms, LATEST_MS)
         records: list[Record] = []
         runs: list[Run] = []
@@ -214,12 +215,6 @@ class Shard:
         prepared = Prepared(CommitResponse(NONE, errors), records, (group,), runs)
         self._in_flight.setdefault(group, []).append(prepared)
         return prepared
-
-    def _refusal(self, request: CommitRequest) -> int:
-        """Nobody can be a member of the group without a name."""
-        if request.group or (request.generation < 0 and not request.member_id and request.instance_id is None):
-            return NONE
-        return UNKNOWN_MEMBER_ID if self.has_group(request.group) else ILLEGAL_GENERATION
 
     def _all_short(self, partitions: Sequence[PartitionCommit]) -> bool:
         """Whether no metadata can be too long: the quick look, a character being two units at most."""

@@ -1,0 +1,76 @@
+"""The life of a shard, or of a whole slot, in the hands of one owner: its states, and from which to which it may go.
+
+==========  ==========================================  ======================================
+state       means                                       may become
+==========  ==========================================  ======================================
+`INITIAL`   assigned; nothing was done yet              `LOADING`, `CLOSED`
+`LOADING`   claims the slot, reads the log to its end   `ACTIVE`, `FAILED`, `CLOSED`
+`ACTIVE`    serves                                      `LOADING`, `FAILED`, `CLOSED`
+`FAILED`    cannot serve, and says why                  `LOADING`, `CLOSED`
+`CLOSED`    given up, fenced or shut down: the end      nothing
+==========  ==========================================  ======================================
+
+From `ACTIVE` back to `LOADING` goes who does not know what became of an append: it claims again and reads what there
+is.  Only `LOADING` leads to `ACTIVE`: nobody serves who has not read the log to its end after his claim.  Who gets a
+slot back begins a new life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.manager.requests import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR
+
+
+class State(Enum):
+    """See the module's docstring."""
+
+    INITIAL = "initial"
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.INITIAL: frozenset({State.LOADING, State.CLOSED}),
+    State.LOADING: frozenset({State.ACTIVE, State.FAILED, State.CLOSED}),
+    State.ACTIVE: frozenset({State.LOADING, State.FAILED, State.CLOSED}),
+    State.FAILED: frozenset({State.LOADING, State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+_ANSWERS: Final[Mapping[State, int]] = {
+    State.INITIAL: COORDINATOR_LOAD_IN_PROGRESS,
+    State.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
+    State.ACTIVE: NONE,
+    State.CLOSED: NOT_COORDINATOR,
+    State.FAILED: COORDINATOR_NOT_AVAILABLE,
+}
+
+
+class IllegalTransition(OffsetMgrError):
+    """A state was to follow another that it must not follow: a defect of the caller's."""
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """A state, and for people why it is in it. A value: `to` gives the next one."""
+
+    state: State = State.INITIAL
+    why: str = ""
+
+    def to(self, state: State, why: str = "") -> Lifecycle:
+        """The life in its next state. Raises `IllegalTransition`."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"{self.state.value} cannot become {state.value}", self.why)
+        return replace(self, state=state, why=why)
+
+    @property
+    def refusal(self) -> int:
+        """The error that requests get in this state (rule 4: always a retriable one); 0 where they are served."""
+        return _ANSWERS[self.state]
