@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
+from uuid import UUID
 
 from offsetmgr.errors import OffsetMgrError
 
@@ -50,6 +51,8 @@ class OffsetValue(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int | None = None
+    topic_id: UUID | None = None
+    """The topic that was meant, which another one of its name is not; Kafka's brokers write it, from 4.1 on."""
 
 
 class GroupValue(NamedTuple):

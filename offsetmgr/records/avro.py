@@ -1,0 +1,228 @@
+"""`AvroFormat`: offsetmgr's own keys and values, Avro after a two-byte version (`versions`).
+
+The schemas are ``schemas/{offset,group}-{key,value}.avsc``; the bytes
+are the one binary encoding that the Avro specification gives a datum, which here is also demanded when reading: a
+longer form of a number would be another key of the log for the same offset.  Written by hand because this is where a
+commit's time goes; the tests hold every byte against fastavro.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.records import avro_fields as fields
+from offsetmgr.records import versions
+from offsetmgr.records.base import (
+    GroupKey,
+    GroupValue,
+    Key,
+    OffsetKey,
+    OffsetValue,
+    PartitionCommit,
+    Record,
+    UnknownKey,
+)
+
+_OFFSET: Final = versions.packed(versions.AVRO_OFFSET)
+_GROUP: Final = versions.packed(versions.AVRO_GROUP)
+_PRESENT: Final = 2
+"""The branch of a union that is not null."""
+_LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(1, 7))
+"""Of a long: where the next byte or field is, how many bits came before, and the bit in them that said "more"."""
+_TIMES_MASK: Final = 0xFF808080808080
+_USUAL_TIMES: Final = 0x8080808080
+_TIMES_SIZE: Final = 7
+"""A commit timestamp of six bytes (those of 1988 to 2039 are), the shape of which the mask tells, and no expiry."""
+_WIDE: Final = 1 << 41
+
+
+class AvroFormat:
+    """See the module's docstring, and `RecordFormat` for the methods.
+
+    Encoding raises `UnsupportedOperation` for numbers beyond the schemas' and for text that is no Unicode.
+    """
+
+    name = versions.AVRO
+
+    def __init__(self) -> None:
+        self._tables = fields.tables(_OFFSET)
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def encode_commit(
+        self,
+        group: str,
+        topic: str,
+        partitions: Sequence[PartitionCommit],
+        commit_timestamp: int,
+        expire_timestamp: int | None,
+    ) -> list[Record]:
+        prefix = self.offset_prefix(group, topic)
+        times = fields.long(commit_timestamp) + _or_null(expire_timestamp)
+        short, first, middle, last, suffixes, _ = self._tables
+        tails: dict[tuple[int, str], bytes] = {}
+        tail_epoch = tail_metadata = None
+        tail = b""
+        records: list[Record] = []
+        for partition, offset, epoch, metadata in partitions:
+            if epoch != tail_epoch or metadata != tail_metadata:
+                known = tails.get((epoch, metadata))
+                if known is None:
+                    known = tails[epoch, metadata] = _epoch(epoch) + fields.string(metadata) + times
+                tail_epoch, tail_metadata, tail = epoch, metadata, known
+            # Two groups of seven bits at a time: the lowest bit of the first is the sign.
+            if 0x2000 <= offset < 0x8000000:
+                value = first[offset & 0x1FFF] + last[offset >> 13] + tail
+            elif 0 <= offset < 0x2000:
+                value = short[offset] + tail
+            elif 0 <= offset < _WIDE:
+                value = first[offset & 0x1FFF] + middle[offset >> 13 & 0x3FFF] + last[offset >> 27] + tail
+            else:
+                value = _OFFSET + fields.long(offset) + tail
+            key = prefix + (suffixes[partition] if 0 <= partition < fields.MEMOISED else fields.int32(partition))
+            records.append((key, value))
+        return records
+
+    def offset_prefix(self, group: str, topic: str) -> bytes:
+        return _OFFSET + fields.string(group) + fields.string(topic)
+
+    def partition_suffix(self, partition: int) -> bytes:
+        return fields.int32(partition)
+
+    def encode_group_key(self, group: str) -> bytes:
+        return _GROUP + fields.string(group)
+
+    def encode_group(self, group: str, value: GroupValue) -> Record:
+        return self.encode_group_key(group), _GROUP + fields.long(value.last_active)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def split(self, key: bytes) -> tuple[bytes, int] | None:
+        if key[:2] != _OFFSET:
+            self._check_other(key)
+            return None
+        try:
+            length = key[2]
+            topic = 3 + (length >> 1)
+            if length < 128 and not length & 1:
+                length = key[topic]
+                end = topic + 1 + (length >> 1)
+                if length < 128 and not length & 1:
+                    return key[:end], self._tables.partitions[key[end:]]
+        except (IndexError, KeyError):
+            pass
+        return _split_slowly(key)
+
+    def read_offset(self, value: bytes) -> tuple[int, int, str]:
+        # Whatever is unusual here is read again, slowly: by the book, and with an error that says what is wrong.
+        if value[:2] == _OFFSET:
+            try:
+                number = value[2]
+                position = 3
+                if number >= 0x80:
+                    for position, shift, flag in _LATER_BYTES:
+                        byte = value[position - 1]
+                        number += (byte << shift) - flag
+                        if byte < 0x80:
+                            break
+                    if not 0 < byte < 0x80:
+                        return self._read_offset_slowly(value)
+                epoch = -1
+                if value[position]:
+                    epoch = value[position + 1]
+                    if value[position] != _PRESENT or epoch & 0x81:
+                        return self._read_offset_slowly(value)
+                    epoch >>= 1
+                    position += 1
+                length = value[position + 1]
+                position += 2
+                if length >= 0x80:
+                    byte = value[position]
+                    length += (byte << 7) - 0x80
+                    position += 1
+                    if not 0 < byte < 0x80:
+                        return self._read_offset_slowly(value)
+                end = position + (length >> 1)
+                if (
+                    int.from_bytes(value[end:], "little") & _TIMES_MASK == _USUAL_TIMES
+                    and len(value) == end + _TIMES_SIZE
+                    and value[-2]
+                    and not length & 1
+                ):
+                    metadata = value[position:end].decode() if length else ""
+                    return (number >> 1) ^ -(number & 1), epoch, metadata
+            except (IndexError, UnicodeDecodeError):
+                pass
+        return self._read_offset_slowly(value)
+
+    def _read_offset_slowly(self, value: bytes) -> tuple[int, int, str]:
+        decoded = self.decode_value(value)
+        return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
+
+    def decode_key(self, key: bytes) -> Key:
+        reader = fields.Reader(key, "key", 2)
+        if key[:2] == _OFFSET:
+            decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
+        elif key[:2] == _GROUP:
+            decoded = GroupKey(reader.string("group"))
+        else:
+            self._check_other(key)
+            return UnknownKey(versions.version_of(key) or 0)
+        reader.end()
+        return decoded
+
+    def decode_value(self, value: bytes) -> OffsetValue:
+        _check_version(value, versions.AVRO_OFFSET, "offset value")
+        reader = fields.Reader(value, "offset value", 2)
+        offset = reader.long("offset")
+        epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
+        decoded = OffsetValue(
+            offset,
+            None if epoch == -1 else epoch,
+            reader.string("metadata"),
+            reader.long("commit_timestamp"),
+            reader.long("expire_timestamp") if reader.is_present("expire_timestamp") else None,
+        )
+        reader.end()
+        return decoded
+
+    def decode_group(self, value: bytes) -> GroupValue:
+        _check_version(value, versions.AVRO_GROUP, "group value")
+        reader = fields.Reader(value, "group value", 2)
+        decoded = GroupValue(reader.long("last_active"))
+        reader.end()
+        return decoded
+
+    def _check_other(self, key: bytes) -> None:
+        """For a key that is no offset's."""
+        if len(key) < 2:
+            raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
+        versions.refuse_other(key, self.name)
+
+
+def _or_null(number: int | None) -> bytes:
+    return fields.NULL if number is None else fields.present(fields.long(number))
+
+
+def _epoch(epoch: int) -> bytes:
+    return fields.NULL if epoch == -1 else fields.present(fields.int32(epoch))
+
+
+def _split_slowly(key: bytes) -> tuple[bytes, int]:
+    reader = fields.Reader(key, "offset key", 2)
+    reader.skip_string("group")
+    reader.skip_string("topic")
+    prefix = key[: reader.position]
+    partition = reader.int32("partition")
+    reader.end()
+    return prefix, partition
+
+
+def _check_version(value: bytes, expected: int, what: str) -> None:
+    version = versions.version_of(value)
+    if version is None:
+        raise Unreadable(what, f"{len(value)} bytes: too short to have a version")
+    if version != expected:
+        raise UnknownVersion(what, f"version {version}; known is {expected}")

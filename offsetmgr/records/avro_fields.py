@@ -1,0 +1,152 @@
+"""Avro's primitives, as far as our records use them: long, int, string, and unions of null and something.
+
+What each looks like is in the Avro specification, "Binary Encoding".  `Reader` takes only what a writer would write:
+the shortest form of every number, and nothing after the last field.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import Unreadable, UnsupportedOperation
+
+NULL: Final = b"\x00"
+_PRESENT: Final = b"\x02"
+MEMOISED: Final = 1024
+"""Partitions from 0 up to this one have their bytes in `Tables`."""
+
+
+def long(number: int) -> bytes:
+    """Raises `UnsupportedOperation` for more than 64 bits."""
+    if not -(1 << 63) <= number < 1 << 63:
+        raise UnsupportedOperation(f"number {number}", "it does not fit into 64 bits")
+    return _varint((number << 1) ^ (number >> 63))
+
+
+def int32(number: int) -> bytes:
+    """Raises `UnsupportedOperation` for more than 32 bits."""
+    if not -(1 << 31) <= number < 1 << 31:
+        raise UnsupportedOperation(f"number {number}", "it does not fit into 32 bits")
+    return _varint((number << 1) ^ (number >> 31))
+
+
+def string(text: str) -> bytes:
+    """Raises `UnsupportedOperation` for half a surrogate pair."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedOperation(f"text {text!r}", error.reason) from error
+    return _varint(len(data) << 1) + data
+
+
+def present(data: bytes) -> bytes:
+    """A datum as the second branch of a union whose first is null."""
+    return _PRESENT + data
+
+
+def _varint(number: int) -> bytes:
+    data = bytearray()
+    while number >= 0x80:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
+class Tables(NamedTuple):
+    """Encoded numbers, so that a commit looks them up instead of working them out.
+
+    A long of 0 or more is ``short[n]``, or ``first[n & 0x1FFF]`` (its sign and 13 bits), then 14 bits at a time from
+    ``middle``, then what is left from ``last``.
+    """
+
+    short: Sequence[bytes]
+    first: Sequence[bytes]
+    middle: Sequence[bytes]
+    last: Sequence[bytes]
+    suffixes: Sequence[bytes]
+    partitions: Mapping[bytes, int]
+    """The partition of each of ``suffixes``."""
+
+
+@functools.cache
+def tables(prefix: bytes) -> Tables:
+    """``short`` and ``first`` begin with ``prefix``. 3 MB, made once, in some ten milliseconds."""
+    last = [_varint(number) for number in range(1 << 14)]
+    middle = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(1 << 14)]
+    suffixes = last[: 2 * MEMOISED : 2]
+    return Tables(
+        short=[prefix + data for data in last[::2]],
+        first=[prefix + data for data in middle[::2]],
+        middle=middle,
+        last=last,
+        suffixes=suffixes,
+        partitions={data: partition for partition, data in enumerate(suffixes)},
+    )
+
+
+class Reader:
+    """Takes one field after the other. Every method raises `Unreadable` where the bytes are not such a field."""
+
+    def __init__(self, data: bytes, what: str, position: int) -> None:
+        self._data = data
+        self._what = what
+        self.position = position
+
+    def long(self, field: str) -> int:
+        return self._number(field, 64)
+
+    def int32(self, field: str) -> int:
+        return self._number(field, 32)
+
+    def string(self, field: str) -> str:
+        length = self.skip_string(field)
+        try:
+            return self._data[self.position - length : self.position].decode()
+        except UnicodeDecodeError as error:
+            raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
+
+    def skip_string(self, field: str) -> int:
+        """Its length in bytes; whether they are text is not looked at."""
+        length = self._number(field, 64)
+        if length < 0:
+            raise self.broken(f"the length of {field} is {length}")
+        self.position += length
+        if self.position > len(self._data):
+            raise self.broken(f"it ends within {field}")
+        return length
+
+    def is_present(self, field: str) -> bool:
+        """Whether the union of null and something holds something."""
+        branch = self._number(field, 64)
+        if branch not in (0, 1):
+            raise self.broken(f"the union {field} has no branch {branch}")
+        return branch == 1
+
+    def end(self) -> None:
+        left = len(self._data) - self.position
+        if left:
+            raise self.broken(f"{left} bytes too many")
+
+    def broken(self, why: str) -> Unreadable:
+        """The error to raise."""
+        shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
+        return Unreadable(f"{self._what} {shown}", why)
+
+    def _number(self, field: str, bits: int) -> int:
+        number = shift = 0
+        byte = 0x80
+        while byte >= 0x80:
+            if self.position >= len(self._data):
+                raise self.broken(f"it ends within {field}")
+            byte = self._data[self.position]
+            self.position += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 70 or number >= 1 << bits:
+                raise self.broken(f"{field} does not fit into {bits} bits")
+        if byte == 0 and shift > 7:
+            raise self.broken(f"{field} is longer than need be")
+        return (number >> 1) ^ -(number & 1)

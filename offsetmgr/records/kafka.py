@@ -1,0 +1,233 @@
+"""`KafkaFormat`: keys and values as Kafka's group coordinator writes them into ``__consumer_offsets``.
+
+The sources are Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
+Everything that they ever allowed is read; written are the versions that brokers from 2.1 to 4.x read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+from offsetmgr.errors import UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.records import versions
+from offsetmgr.records.base import (
+    GroupKey,
+    GroupValue,
+    Key,
+    OffsetKey,
+    OffsetValue,
+    PartitionCommit,
+    Record,
+    UnknownKey,
+)
+from offsetmgr.records.kafka_fields import INT32, INT64, Reader, string
+from offsetmgr.records.kafka_group import decode_group_metadata, encode_empty_group
+
+KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        0: "LegacyOffsetCommit",
+        1: "OffsetCommit",
+        2: "GroupMetadata",
+        3: "ConsumerGroupMetadata",
+        4: "ConsumerGroupPartitionMetadata",
+        5: "ConsumerGroupMemberMetadata",
+        6: "ConsumerGroupTargetAssignmentMetadata",
+        7: "ConsumerGroupTargetAssignmentMember",
+        8: "ConsumerGroupCurrentMemberAssignment",
+        9: "ShareGroupPartitionMetadata",
+        10: "ShareGroupMemberMetadata",
+        11: "ShareGroupMetadata",
+        12: "ShareGroupTargetAssignmentMetadata",
+        13: "ShareGroupTargetAssignmentMember",
+        14: "ShareGroupCurrentMemberAssignment",
+        15: "ShareGroupStatePartitionMetadata",
+        16: "ConsumerGroupRegularExpression",
+        17: "StreamsGroupMetadata",
+        18: "StreamsGroupPartitionMetadata",
+        19: "StreamsGroupMemberMetadata",
+        20: "StreamsGroupTargetAssignmentMetadata",
+        21: "StreamsGroupTargetAssignmentMember",
+        22: "StreamsGroupCurrentMemberAssignment",
+        23: "StreamsGroupTopology",
+    }
+)
+"""What Kafka calls the keys of each version; 9 and 18 are of releases before 4.1 only. From 3 on they are not offsets
+of classic clients' groups, and are `UnknownKey` here."""
+
+_GROUP_KEY: Final = 2
+_OFFSET_KEY: Final = 1
+_OFFSET_KEYS: Final = (1, 0)
+_EXPIRING: Final = 1
+_WITH_EPOCH: Final = 3
+_NEWEST_VALUE: Final = 4
+_TOPIC_ID_TAG: Final = 0
+
+_START: Final = struct.Struct(">hq")
+"""Version and offset."""
+_UP_TO_METADATA: Final = struct.Struct(">hqih")
+"""Version 3: version, offset, leader epoch, length of the metadata."""
+_TIME_SIZE: Final = 8
+_KEY_START: Final = struct.Struct(">hh")
+"""Version, length of the group."""
+
+
+class KafkaFormat:
+    """See the module's docstring, and `RecordFormat` for the methods.
+
+    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's.  Commits with an expiry of their own are
+    version 1, which has no leader epoch, as in Kafka.  The two versions of offsets' keys mean the same offset, but are
+    two keys of the log, of different prefixes; new keys are of version 1.
+    """
+
+    name = versions.KAFKA
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def encode_commit(
+        self,
+        group: str,
+        topic: str,
+        partitions: Sequence[PartitionCommit],
+        commit_timestamp: int,
+        expire_timestamp: int | None,
+    ) -> list[Record]:
+        prefix = self.offset_prefix(group, topic)
+        version = _WITH_EPOCH if expire_timestamp is None else _EXPIRING
+        start, number = _START.pack, INT32.pack
+        tails: dict[tuple[int, str], bytes] = {}
+        tail_epoch = tail_metadata = None
+        tail = b""
+        records: list[Record] = []
+        try:
+            for partition, offset, epoch, metadata in partitions:
+                if epoch != tail_epoch or metadata != tail_metadata:
+                    known = tails.get((epoch, metadata))
+                    if known is None:
+                        known = _tail(epoch, metadata, commit_timestamp, expire_timestamp)
+                        tails[epoch, metadata] = known
+                    tail_epoch, tail_metadata, tail = epoch, metadata, known
+                records.append((prefix + number(partition), start(version, offset) + tail))
+        except struct.error as error:
+            raise UnsupportedOperation(f"a commit of {topic}", str(error)) from error
+        return records
+
+    def offset_prefix(self, group: str, topic: str) -> bytes:
+        return versions.packed(_OFFSET_KEY) + string(group, "group") + string(topic, "topic")
+
+    def partition_suffix(self, partition: int) -> bytes:
+        try:
+            return INT32.pack(partition)
+        except struct.error as error:
+            raise UnsupportedOperation(f"partition {partition}", "it does not fit into 32 bits") from error
+
+    def encode_group_key(self, group: str) -> bytes:
+        return versions.packed(_GROUP_KEY) + string(group, "group")
+
+    def encode_group(self, group: str, value: GroupValue) -> Record:
+        """As Kafka writes a group of consumers that has no members since `GroupValue.last_active`."""
+        return self.encode_group_key(group), encode_empty_group(value.last_active)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def split(self, key: bytes) -> tuple[bytes, int] | None:
+        try:
+            version, group = _KEY_START.unpack_from(key)
+            if version not in _OFFSET_KEYS:
+                self._check_other(key)
+                return None
+            topic = 4 + group
+            end = topic + 2 + (key[topic] << 8 | key[topic + 1])
+            if len(key) == end + 4 and group >= 0 and key[topic] < 0x80:
+                return key[:end], int.from_bytes(key[end:], "big", signed=True)
+        except (struct.error, IndexError):
+            pass
+        self.decode_key(key)
+        raise AssertionError("what has not the length of an offset's key cannot be decoded as one")
+
+    def read_offset(self, value: bytes) -> tuple[int, int, str]:
+        try:
+            version, offset, epoch, length = _UP_TO_METADATA.unpack_from(value)
+        except struct.error:
+            version = length = -1
+        end = _UP_TO_METADATA.size + length
+        if version == _WITH_EPOCH and length >= 0 and len(value) == end + _TIME_SIZE:
+            if not length:
+                return offset, epoch, ""
+            try:
+                return offset, epoch, value[_UP_TO_METADATA.size : end].decode()
+            except UnicodeDecodeError:
+                pass  # told in full below
+        decoded = self.decode_value(value)
+        return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
+
+    def decode_key(self, key: bytes) -> Key:
+        version = versions.version_of(key)
+        if version in _OFFSET_KEYS:
+            reader = Reader(key, "offset key")
+            decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
+        elif version == _GROUP_KEY:
+            reader = Reader(key, "group key")
+            decoded = GroupKey(reader.string("group"))
+        else:
+            return UnknownKey(self._check_other(key))
+        reader.end()
+        return decoded
+
+    def decode_value(self, value: bytes) -> OffsetValue:
+        version = versions.version_of(value)
+        if version is None:
+            raise Unreadable("offset value", f"{len(value)} bytes: too short to have a version")
+        if not 0 <= version <= _NEWEST_VALUE:
+            raise UnknownVersion("offset value", f"version {version}; known are 0 to {_NEWEST_VALUE}")
+        reader = Reader(value, "offset value", flexible=version >= 4)
+        offset = reader.int64("offset")
+        epoch = reader.int32("leaderEpoch") if version >= 3 else -1
+        metadata = reader.string("metadata")
+        commit_timestamp = reader.int64("commitTimestamp")
+        expire_timestamp = reader.int64("expireTimestamp") if version == 1 else -1
+        topic_id = _topic_id(reader)
+        reader.end()
+        return OffsetValue(
+            offset,
+            None if epoch == -1 else epoch,
+            metadata,
+            commit_timestamp,
+            None if expire_timestamp == -1 else expire_timestamp,
+            topic_id,
+        )
+
+    def decode_group(self, value: bytes) -> GroupValue:
+        since = decode_group_metadata(value).current_state_timestamp
+        if since is None:
+            raise Unreadable("group value", "it does not tell since when the group is in its state")
+        return GroupValue(since)
+
+    def _check_other(self, key: bytes) -> int:
+        """The version of a key that is no offset's and no group's."""
+        version = versions.version_of(key)
+        if version is None:
+            raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
+        versions.refuse_other(key, self.name)
+        return version
+
+
+def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: int | None) -> bytes:
+    """What follows the offset."""
+    text = string(metadata, "metadata")
+    if expire_timestamp is not None:
+        return text + INT64.pack(commit_timestamp) + INT64.pack(expire_timestamp)
+    return INT32.pack(epoch) + text + INT64.pack(commit_timestamp)
+
+
+def _topic_id(reader: Reader) -> UUID | None:
+    """The id of the topic that the offset was committed for, as brokers from 4.1 on write it; None where unknown."""
+    data = reader.tagged().get(_TOPIC_ID_TAG)
+    if data is None:
+        return None
+    if len(data) != 16:
+        raise reader.broken(f"the topic's id has {len(data)} bytes")
+    return UUID(bytes=data) if any(data) else None

@@ -1,0 +1,121 @@
+"""Kafka's primitives (KIP-482 for the flexible ones): `Reader` takes one field after the other.
+
+In flexible versions lengths are unsigned varints, one more than the length, and every structure ends in tagged fields,
+of which readers skip those that they do not know.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from offsetmgr.errors import Unreadable, UnsupportedOperation
+
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+_LONGEST: Final = (1 << 31) - 1
+
+
+def string(text: str, what: str) -> bytes:
+    """With its length in 16 bits in front. Raises `UnsupportedOperation` for what is longer or no Unicode."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedOperation(f"{what} {text!r}", error.reason) from error
+    try:
+        return INT16.pack(len(data)) + data
+    except struct.error as error:
+        raise UnsupportedOperation(what, f"{len(data)} bytes; Kafka's records hold at most 32767") from error
+
+
+class Reader:
+    """Every method raises `Unreadable` where the bytes are not such a field."""
+
+    def __init__(self, data: bytes, what: str, *, position: int = 2, flexible: bool = False) -> None:
+        self._data = data
+        self._what = what
+        self._position = position
+        self._flexible = flexible
+
+    def int32(self, field: str) -> int:
+        return self._fixed(4, field)
+
+    def int64(self, field: str) -> int:
+        return self._fixed(8, field)
+
+    def string(self, field: str) -> str:
+        text = self.nullable_string(field)
+        if text is None:
+            raise self.broken(f"{field} is null")
+        return text
+
+    def nullable_string(self, field: str) -> str | None:
+        data = self._sized(2, field)
+        if data is None:
+            return None
+        if len(data) > 0x7FFF:  # a flexible version could, but Kafka refuses it
+            raise self.broken(f"{field} has {len(data)} bytes")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
+
+    def blob(self, field: str) -> bytes:
+        data = self._sized(4, field)
+        if data is None:
+            raise self.broken(f"{field} is null")
+        return data
+
+    def count(self, field: str) -> int:
+        """How many elements an array has."""
+        count = self._unsigned(field) - 1 if self._flexible else self.int32(field)
+        if count < 0:
+            raise self.broken(f"{field} is null")
+        return count
+
+    def tagged(self) -> Mapping[int, bytes]:
+        """The tagged fields that end a structure; none before the flexible versions."""
+        if not self._flexible:
+            return {}
+        return {
+            self._unsigned("a tag"): self._take(self._unsigned("a tag's size"), "a tagged field")
+            for _ in range(self._unsigned("the number of tags"))
+        }
+
+    def end(self) -> None:
+        left = len(self._data) - self._position
+        if left:
+            raise self.broken(f"{left} bytes too many")
+
+    def broken(self, why: str) -> Unreadable:
+        """The error to raise."""
+        shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
+        return Unreadable(f"{self._what} {shown}", why)
+
+    def _sized(self, length_size: int, field: str) -> bytes | None:
+        size = self._unsigned(field) - 1 if self._flexible else self._fixed(length_size, field)
+        return None if size == -1 else self._take(size, field)
+
+    def _fixed(self, size: int, field: str) -> int:
+        return int.from_bytes(self._take(size, field), "big", signed=True)
+
+    def _unsigned(self, field: str) -> int:
+        number = shift = 0
+        while True:
+            byte = self._take(1, field)[0]
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if number > _LONGEST or shift > 35:
+                raise self.broken(f"{field} does not fit into 31 bits")
+            if byte < 0x80:
+                return number
+
+    def _take(self, size: int, field: str) -> bytes:
+        if size < 0:
+            raise self.broken(f"the length of {field} is {size}")
+        start, self._position = self._position, self._position + size
+        if self._position > len(self._data):
+            raise self.broken(f"it ends within {field}")
+        return self._data[start : self._position]

@@ -1,0 +1,91 @@
+"""What Kafka's coordinator writes of a classic group under its `GroupKey` (Kafka's schema GroupMetadataValue)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.records import versions
+from offsetmgr.records.kafka_fields import Reader
+
+_EMPTY_GROUP: Final = struct.Struct(">h h8s i h h q i")
+_WRITTEN_VERSION: Final = 3
+_NEWEST_VERSION: Final = 4
+
+
+class MemberMetadata(NamedTuple):
+    """A member of a classic group. ``subscription`` and ``assignment`` are its protocol's own bytes."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int | None
+    """None before version 1, which did not tell it from the session's."""
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """A classic group. ``protocol`` and ``leader`` are None while it has no members."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: int | None
+    """When it came into its present state (for a group without members: when the last one left), milliseconds since
+    1970; None where unknown, as before version 2."""
+    members: tuple[MemberMetadata, ...]
+
+
+def decode_group_metadata(value: bytes) -> GroupMetadata:
+    """Versions 0 to 4. Raises `UnknownVersion`, `Unreadable`."""
+    version = versions.version_of(value)
+    if version is None:
+        raise Unreadable("group value", f"{len(value)} bytes: too short to have a version")
+    if not 0 <= version <= _NEWEST_VERSION:
+        raise UnknownVersion("group value", f"version {version}; known are 0 to {_NEWEST_VERSION}")
+    reader = Reader(value, "group value", flexible=version >= 4)
+    protocol_type = reader.string("protocolType")
+    generation = reader.int32("generation")
+    protocol = reader.nullable_string("protocol")
+    leader = reader.nullable_string("leader")
+    since = reader.int64("currentStateTimestamp") if version >= 2 else -1
+    members = tuple(_member(reader, version) for _ in range(reader.count("members")))
+    reader.tagged()
+    reader.end()
+    return GroupMetadata(protocol_type, generation, protocol, leader, None if since == -1 else since, members)
+
+
+def _member(reader: Reader, version: int) -> MemberMetadata:
+    member_id = reader.string("memberId")
+    instance_id = reader.nullable_string("groupInstanceId") if version >= 3 else None
+    client_id = reader.string("clientId")
+    client_host = reader.string("clientHost")
+    rebalance_timeout = reader.int32("rebalanceTimeout") if version >= 1 else None
+    session_timeout = reader.int32("sessionTimeout")
+    subscription = reader.blob("subscription")
+    assignment = reader.blob("assignment")
+    reader.tagged()
+    return MemberMetadata(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        rebalance_timeout,
+        session_timeout,
+        subscription,
+        assignment,
+    )
+
+
+def encode_empty_group(since: int) -> bytes:
+    """A group of consumers without members since then (milliseconds since 1970), in the version that brokers from 2.3
+    to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
+    try:
+        return _EMPTY_GROUP.pack(_WRITTEN_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, since, 0)
+    except struct.error as error:
+        raise UnsupportedOperation(f"time {since}", "it does not fit into 64 bits") from error
