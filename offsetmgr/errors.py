@@ -86,8 +86,22 @@ class NotAuthorized(OffsetMgrError):
     name = "GROUP_AUTHORIZATION_FAILED"
 
 
+class TopicNotAuthorized(NotAuthorized):
+    """Allowed for the group, but not for this topic (TOPIC_AUTHORIZATION_FAILED)."""
+
+    code = 29
+    name = "TOPIC_AUTHORIZATION_FAILED"
+
+
 class ServerError(OffsetMgrError):
-    """The server answered with an error that has no class of its own here; the text names it."""
+    """The server answered with an error that has no class of its own here; the text names it.
+
+    ``wire_code`` is Kafka's code where there was one.
+    """
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, wire_code: int | None = None) -> None:
+        super().__init__(what, why, hint)
+        self.wire_code = wire_code
 
 
 # --- Kafka's coordinator -------------------------------------------------------------------------

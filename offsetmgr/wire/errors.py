@@ -21,6 +21,7 @@ from offsetmgr.errors import (
     ServerError,
     TakenOver,
     TimedOut,
+    TopicNotAuthorized,
     UnknownTopicOrPartition,
     UnsupportedOperation,
 )
@@ -43,7 +44,7 @@ _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
     16: NotCoordinator,
     22: LockLost,
     25: LockLost,
-    29: NotAuthorized,
+    29: TopicNotAuthorized,
     30: NotAuthorized,
     31: NotAuthorized,
     33: UnsupportedOperation,
@@ -114,4 +115,5 @@ def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> Of
     why = reason(code)
     if detail:
         why = f"{why}: {detail}"
-    return _CLASSES.get(code, ServerError)(what, why, hint)
+    known = _CLASSES.get(code)
+    return ServerError(what, why, hint, wire_code=code) if known is None else known(what, why, hint)

@@ -1,0 +1,88 @@
+"""What clients are told where a store behind the listener failed: every error of ours has its code."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from offsetmgr import errors
+from offsetmgr.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
+from offsetmgr.server.storecodes import commit_code, delete_code, may_have_happened
+from offsetmgr.wire.errors import UnstableOffset, kafka_error
+
+EXPECTED = {
+    "OffsetMgrError": -1,
+    "UsageError": 42,
+    "ConfigError": 42,
+    "InvalidUri": 42,
+    "UnsupportedOperation": 35,
+    "Unreachable": 15,
+    "TimedOut": 15,
+    "AuthenticationFailed": 30,
+    "NotAuthorized": 30,
+    "TopicNotAuthorized": 29,
+    "ServerError": -1,
+    "CoordinatorLoadInProgress": 14,
+    "CoordinatorNotAvailable": 15,
+    "NotCoordinator": 15,
+    "UnknownTopicOrPartition": 3,
+    "OffsetMetadataTooLarge": 12,
+    "GroupNotFound": 69,
+    "GroupActive": 25,
+    "LockLost": 15,
+    "TakenOver": 15,
+    "InvalidRequest": 42,
+    "RewindRefused": -1,
+    "Conflict": 15,
+    "Unreadable": -1,
+    "UnknownVersion": -1,
+    "FileFailure": -1,
+    "MalformedData": -1,
+    "PlanError": -1,
+    "JournalError": -1,
+    "GateRefused": -1,
+    "SandboxError": -1,
+}
+
+
+def every_error() -> list[type[OffsetMgrError]]:
+    return [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, OffsetMgrError) and kind is not PartialFailure
+    ]
+
+
+def test_every_class_of_error_has_its_code() -> None:
+    assert {kind.__name__: commit_code(kind("what", "why")) for kind in every_error()} == EXPECTED
+
+
+@pytest.mark.parametrize("code", [1, 5, 17, 19, 22, 24, 27, 28, 3, 12, 14, 29, 30, 69, 88, 999])
+def test_a_brokers_code_comes_back_as_it_was_unless_it_is_about_coordinators(code: int) -> None:
+    told = commit_code(kafka_error(code, "what"))
+
+    assert told == (15 if code == 22 else code)
+
+
+def test_another_coordinator_is_not_the_clients_business() -> None:
+    assert commit_code(kafka_error(16, "what")) == 15
+    assert commit_code(kafka_error(7, "what")) == 15
+
+
+def test_a_group_with_members_is_told_in_each_requests_own_words() -> None:
+    active = GroupActive("group g", "has members")
+
+    assert (commit_code(active), delete_code(active)) == (25, 68)
+
+
+def test_only_what_may_be_repeated_may_have_happened() -> None:
+    assert {k.__name__ for k in every_error() if may_have_happened(k("what"))} == {
+        "Unreachable",
+        "TimedOut",
+        "CoordinatorLoadInProgress",
+        "CoordinatorNotAvailable",
+        "NotCoordinator",
+    }
+    assert may_have_happened(UnstableOffset("what"))
+    assert not may_have_happened(ServerError("what"))
