@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -44,6 +45,7 @@ _FIRST_ATTEMPT: Final = 1.0
 _DESCRIBED_AT_ONCE: Final = 500
 """Groups in one call of the Admin client: it sends a request for each of them at once, and with 20,000 of them
 confluent-kafka 2.16.1 ends the whole process (SIGSEGV, seen)."""
+_REPORTS_KEPT: Final = 100
 _SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -84,26 +86,32 @@ class Admin:
         self.brokers: tuple[int, ...] = ()
         self._config = config
         self._client: AdminClient | None = None
-        self._reported: list[ck.KafkaError] = []
+        self._reported: deque[ck.KafkaError] = deque(maxlen=_REPORTS_KEPT)
 
-    def client(self) -> AdminClient:
-        """The connected client.
+    def client(self, timeout: float | None = None) -> AdminClient:
+        """The connected client; ``timeout`` (seconds) in place of the configured one.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
         """
         if self._client is None:
             client = self._create()
-            cluster = self._first_answer(client)
+            cluster = self._first_answer(client, self.timeout if timeout is None else timeout)
             self.cluster_id = cluster.cluster_id or None
             self.brokers = tuple(node.id for node in cluster.nodes)
             self._client = client
         return self._client
 
     def ask_each(
-        self, keys: Iterable[T], call: Callable[[AdminClient, list[T], float], Mapping[T, Any]], name: str = ""
+        self,
+        keys: Iterable[T],
+        call: Callable[[AdminClient, list[T], float], Mapping[T, Any]],
+        name: str = "",
+        timeout: float | None = None,
     ) -> dict[T, Any]:
-        """A bulk call with a future a key: each key's value, or its `OffsetMgrError`; retriable ones are repeated."""
-        client, deadline = self.client(), time.monotonic() + self.timeout
+        """A bulk call with a future a key: each key's value, or its `OffsetMgrError`; retriable ones are repeated.
+        ``timeout`` (seconds) in place of the configured one."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        client = self.client(timeout)
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT
         while pending:
@@ -147,10 +155,10 @@ class Admin:
         except ck.KafkaException as error:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
 
-    def _first_answer(self, client: AdminClient) -> Any:
+    def _first_answer(self, client: AdminClient, timeout: float) -> Any:
         """Asks who the cluster is; fails at once where librdkafka reports that nobody can be reached."""
-        what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + self.timeout
-        future = client.describe_cluster(request_timeout=max(self.timeout, 0.1))
+        what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout
+        future = client.describe_cluster(request_timeout=max(timeout, 0.1))
         while True:
             try:
                 return future.result(_SLICE)
@@ -161,14 +169,14 @@ class Admin:
                 if self._hopeless():
                     raise self._why_nobody(what) or Unreachable(what, "no broker can be reached") from None
                 if time.monotonic() >= deadline:
-                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {self.timeout:g} s") from None
+                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
 
     def _hopeless(self) -> bool:
-        codes = {error.code() for error in self._reported}
+        codes = {error.code() for error in tuple(self._reported)}
         return bool(codes & {ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._AUTHENTICATION})
 
     def _why_nobody(self, what: str) -> OffsetMgrError | None:
-        for error in self._reported:
+        for error in tuple(self._reported):
             text = error.str()
             if error.code() == ck.KafkaError._AUTHENTICATION:
                 return error_of(error, what)

@@ -1,0 +1,91 @@
+"""The settings of librdkafka that the log depends on, in one place, with the reasons.
+
+``properties`` are the user's own (addresses, TLS, SASL, socket settings), under librdkafka's names; what the log's
+promises rest on cannot be overridden by them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
+"""What librdkafka would print; everything that matters reaches us as an error."""
+
+_QUICK_RECONNECT: Final = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "500"}
+_NO_LOG: Final = {"log_level": 0}
+
+
+def producer_settings(
+    bootstrap: str,
+    properties: Mapping[str, str],
+    *,
+    transactional_id: str,
+    transaction_timeout_ms: int,
+    max_message_bytes: int,
+) -> dict[str, Any]:
+    """A slot writer's producer."""
+    return {
+        **_QUICK_RECONNECT,
+        "socket.nagle.disable": "true",
+        # A broker that does not answer is given up in time to ask another one within an append's time-out.
+        "socket.timeout.ms": "3000",
+        "compression.type": "none",
+        **properties,
+        **_NO_LOG,
+        "bootstrap.servers": bootstrap,
+        "transactional.id": transactional_id,
+        # The broker aborts what a dead writer left behind after this time, if nobody claims the slot before.
+        "transaction.timeout.ms": transaction_timeout_ms,
+        # Records live as long as their transaction: `append` has its own, shorter time-out.
+        "message.timeout.ms": transaction_timeout_ms,
+        "acks": "all",
+        "linger.ms": 0,
+        # The topic's limit counts for a batch, so batches may not be larger either.
+        "message.max.bytes": max_message_bytes,
+        "batch.size": max_message_bytes,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": 0,  # no limit: an append is bounded by who makes it
+        "queue.buffering.max.kbytes": 2_097_151,
+        "retry.backoff.ms": 20,
+        "retry.backoff.max.ms": 250,
+    }
+
+
+def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
+    """A reader that waits at the end of the log."""
+    return {
+        **_QUICK_RECONNECT,
+        "socket.nagle.disable": "true",
+        **properties,
+        **_NO_LOG,
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "isolation.level": "read_committed",
+        # What is behind the last record (markers, aborted records) is told by this event alone.
+        "enable.partition.eof": "true",
+        # A start that the log has no more is looked into, never replaced by a guess.
+        "auto.offset.reset": "error",
+        "allow.auto.create.topics": "false",
+        # The event comes with the first fetch that finds nothing, which a broker answers after this time.
+        "fetch.wait.max.ms": 50,
+        "fetch.error.backoff.ms": 50,
+        "max.poll.interval.ms": 86_400_000,
+    }
+
+
+def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
+    """A reader of whole partitions: much is asked for at a time, and fetched ahead."""
+    return {
+        **follower_settings(bootstrap, properties, group),
+        "fetch.message.max.bytes": 4 << 20,
+        "fetch.max.bytes": 64 << 20,
+        "receive.message.max.bytes": 128 << 20,
+        "queued.min.messages": 1_000_000,
+        "queued.max.messages.kbytes": 128 << 10,
+        "fetch.queue.backoff.ms": 5,
+        "check.crcs": "false",
+    }
