@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.errors import InvalidRequest
+from offsetmgr.wire.primitives import Cursor
 
 if TYPE_CHECKING:
     from offsetmgr.server.connection import Connection
@@ -133,12 +134,10 @@ class Request:
 
     def body(self, *, flexible: bool) -> int:
         """Where in the frame the body begins. Raises `InvalidRequest`."""
-        at = _CLIENT_ID_AT + max(self._client_id_length(), 0)
-        if flexible:
-            at = skip_tags(self.frame, at)
-        if at > len(self.frame):
-            raise InvalidRequest("request header", "it ends too early")
-        return at
+        cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
+        cursor.take(max(self._client_id_length(), 0))
+        cursor.tags()
+        return cursor.at
 
     def _client_id_length(self) -> int:
         if len(self.frame) < _CLIENT_ID_AT:
@@ -177,29 +176,3 @@ class Fallback(Protocol):
     def handle(self, request: Request) -> Outcome:
         """Called with the requests of a logged-in connection, in order, all in `Lane.FORWARDED`."""
         ...
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned variable-length number (KIP-482) of at most 5 bytes, and where it ends. Raises `InvalidRequest`."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 28:
-            raise InvalidRequest("request", "a variable-length number does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def skip_tags(data: bytes, at: int) -> int:
-    """Over the tagged fields at ``at`` (KIP-482), to what follows them. Raises `InvalidRequest`."""
-    count, at = read_varint(data, at)
-    for _ in range(count):
-        _, at = read_varint(data, at)
-        size, at = read_varint(data, at)
-        at += size
-        if at > len(data):
-            raise InvalidRequest("request", "a tagged field is longer than the request")
-    return at
