@@ -29,8 +29,9 @@ _OFFSET: Final = versions.packed(versions.AVRO_OFFSET)
 _GROUP: Final = versions.packed(versions.AVRO_GROUP)
 _PRESENT: Final = 2
 """The branch of a union that is not null."""
-_LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(1, 7))
-"""Of a long: where the next byte or field is, how many bits came before, and the bit in them that said "more"."""
+_LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
+"""Of a long, from its fifth byte on: where the next byte or field is, how many bits came before, and the highest of
+these, which only said that there is more."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
@@ -115,18 +116,31 @@ class AvroFormat:
             pass
         return _split_slowly(key)
 
-    def read_offset(self, value: bytes) -> tuple[int, int, str]:
-        # Whatever is unusual here is read again, slowly: by the book, and with an error that says what is wrong.
-        if value[:2] == _OFFSET:
-            try:
+    def read_offset(self, value: bytes) -> tuple[int, int, str]:  # noqa: PLR0912  (calls cost more than branches)
+        # What is unusual is read again by the book, which also knows what is wrong with it.
+        try:
+            if value[0] == _OFFSET[0] and value[1] == _OFFSET[1]:
                 number = value[2]
                 position = 3
                 if number >= 0x80:
-                    for position, shift, flag in _LATER_BYTES:
-                        byte = value[position - 1]
-                        number += (byte << shift) - flag
-                        if byte < 0x80:
-                            break
+                    # Each byte's highest bit says that there is one more; once known it is taken off again.
+                    byte = value[3]
+                    number += (byte << 7) - 0x80
+                    position = 4
+                    if byte >= 0x80:
+                        byte = value[4]
+                        number += (byte << 14) - 0x4000
+                        position = 5
+                        if byte >= 0x80:
+                            byte = value[5]
+                            number += (byte << 21) - 0x200000
+                            position = 6
+                            if byte >= 0x80:
+                                for position, shift, flag in _LATER_BYTES:
+                                    byte = value[position - 1]
+                                    number += (byte << shift) - flag
+                                    if byte < 0x80:
+                                        break
                     if not 0 < byte < 0x80:
                         return self._read_offset_slowly(value)
                 epoch = -1
@@ -138,23 +152,24 @@ class AvroFormat:
                     position += 1
                 length = value[position + 1]
                 position += 2
-                if length >= 0x80:
-                    byte = value[position]
-                    length += (byte << 7) - 0x80
-                    position += 1
-                    if not 0 < byte < 0x80:
+                metadata = ""
+                if length:
+                    if length >= 0x80:
+                        byte = value[position]
+                        length += (byte << 7) - 0x80
+                        position += 1
+                        if not 0 < byte < 0x80:
+                            return self._read_offset_slowly(value)
+                    if length & 1:
                         return self._read_offset_slowly(value)
-                end = position + (length >> 1)
-                if (
-                    int.from_bytes(value[end:], "little") & _TIMES_MASK == _USUAL_TIMES
-                    and len(value) == end + _TIMES_SIZE
-                    and value[-2]
-                    and not length & 1
-                ):
-                    metadata = value[position:end].decode() if length else ""
+                    start, position = position, position + (length >> 1)
+                    metadata = value[start:position].decode()
+                times = value[position:]
+                shape = int.from_bytes(times, "little") & _TIMES_MASK
+                if shape == _USUAL_TIMES and len(times) == _TIMES_SIZE and times[-2]:
                     return (number >> 1) ^ -(number & 1), epoch, metadata
-            except (IndexError, UnicodeDecodeError):
-                pass
+        except (IndexError, UnicodeDecodeError):
+            pass
         return self._read_offset_slowly(value)
 
     def _read_offset_slowly(self, value: bytes) -> tuple[int, int, str]:

@@ -71,8 +71,6 @@ _START: Final = struct.Struct(">hq")
 _UP_TO_METADATA: Final = struct.Struct(">hqih")
 """Version 3: version, offset, leader epoch, length of the metadata."""
 _TIME_SIZE: Final = 8
-_KEY_START: Final = struct.Struct(">hh")
-"""Version, length of the group."""
 
 
 class KafkaFormat:
@@ -135,15 +133,14 @@ class KafkaFormat:
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
-            version, group = _KEY_START.unpack_from(key)
-            if version not in _OFFSET_KEYS:
+            if key[0] or key[1] not in _OFFSET_KEYS:
                 self._check_other(key)
                 return None
-            topic = 4 + group
+            topic = 4 + (key[2] << 8 | key[3])
             end = topic + 2 + (key[topic] << 8 | key[topic + 1])
-            if len(key) == end + 4 and group >= 0 and key[topic] < 0x80:
-                return key[:end], int.from_bytes(key[end:], "big", signed=True)
-        except (struct.error, IndexError):
+            if len(key) == end + INT32.size and key[2] < 0x80 and key[topic] < 0x80:
+                return key[:end], INT32.unpack_from(key, end)[0]
+        except IndexError:
             pass
         self.decode_key(key)
         raise AssertionError("what has not the length of an offset's key cannot be decoded as one")
