@@ -37,6 +37,11 @@ class Backend(Protocol):
         """0 if this process may answer for the group at this very moment, else 14, 15 or 16."""
         ...
 
+    def tenure(self, group: str) -> int:
+        """A number that changes whenever this process takes the group's shard anew: what the relay learned of the
+        group's members under one says nothing under the next. Always the same where nobody else can own it."""
+        ...
+
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         """Commits; done once the commit is acknowledged or has failed. Commits to one group keep the order of the
         calls."""
