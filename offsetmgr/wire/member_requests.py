@@ -6,7 +6,7 @@ Apart from `requests`, because most commands only read, and need none of them.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
@@ -99,4 +99,38 @@ def sync_group(
 def leave_group(group: str, member_id: str, instance_id: str | None) -> LeaveGroupRequest:
     return LeaveGroupRequest(
         group_id=GroupId(group), members=(MemberIdentity(member_id=member_id, group_instance_id=instance_id),)
+    )
+
+
+def join_as(
+    group: str,
+    member_id: str,
+    protocol_type: str,
+    protocol: str,
+    metadata: bytes,
+    session_timeout_ms: int,
+    rebalance_timeout_ms: int,
+) -> StaticJoinGroupRequest:
+    """Joins a group of one protocol of our own, as a dynamic member (an empty id: for the first time)."""
+    return StaticJoinGroupRequest(
+        group_id=GroupId(group),
+        session_timeout=milliseconds(session_timeout_ms),
+        rebalance_timeout=milliseconds(rebalance_timeout_ms),
+        member_id=member_id,
+        group_instance_id=None,
+        protocol_type=protocol_type,
+        protocols=(StaticJoinGroupRequestProtocol(name=protocol, metadata=metadata),),
+    )
+
+
+def sync_as(group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
+    """A follower brings no assignments, the leader everybody's."""
+    return SyncGroupRequest(
+        group_id=GroupId(group),
+        generation_id=i32(generation),
+        member_id=member_id,
+        group_instance_id=None,
+        assignments=tuple(
+            SyncGroupRequestAssignment(member_id=member, assignment=data) for member, data in assignments.items()
+        ),
     )

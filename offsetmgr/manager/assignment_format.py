@@ -1,0 +1,168 @@
+"""What managers tell each other through the group protocol, as bytes: a member's metadata and an assignment.
+
+JSON with a version in front of everything (rule 10).  What a later version adds beside the known names is ignored; what
+it changes takes a new version and a new name of the group protocol, and the coordinator then lets in only those that
+know a common one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from offsetmgr.errors import MalformedData, UnknownVersion
+from offsetmgr.manager.assignment import Assignment, ManagerInfo, Node, Parameters, Waiting
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+_MOST_SLOTS: Final = 1024
+"""Far beyond sense: what claims to have more is no manager."""
+_METADATA: Final = "metadata of a manager"
+_ASSIGNMENT: Final = "assignment of the managers' group"
+
+
+def encode_info(info: ManagerInfo, attempt: int) -> bytes:
+    """``attempt`` makes each JoinGroup of a process another one: the coordinator answers a known member that says the
+    same again out of its memory, without a rebalance."""
+    return _encode(
+        {
+            "host": info.host,
+            "port": info.port,
+            "parameters": info.parameters._asdict(),
+            "owned": info.owned,
+            "seen": info.seen,
+            "seen_owners": info.seen_owners,
+            "relay": info.relay,
+            "attempt": attempt,
+        }
+    )
+
+
+def decode_info(data: bytes) -> ManagerInfo:
+    """Raises `UnknownVersion`, `MalformedData`."""
+    found = _decode(data, _METADATA)
+    named = _object(found, "parameters", _METADATA)
+    parameters = Parameters(
+        _text(named, "topic", _METADATA),
+        _number(named, "partitions", _METADATA),
+        _number(named, "slots", _METADATA),
+        _text(named, "record_format", _METADATA),
+        _number(named, "protocol", _METADATA),
+    )
+    if not 0 < parameters.slots <= min(parameters.partitions, _MOST_SLOTS):
+        _malformed(_METADATA, f"{parameters.slots} slots for {parameters.partitions} partitions")
+    return ManagerInfo(
+        _text(found, "host", _METADATA),
+        _number(found, "port", _METADATA),
+        parameters,
+        _by_slot(found, "owned", _METADATA, _as_number),
+        _number(found, "seen", _METADATA),
+        _by_slot(found, "seen_owners", _METADATA, _as_text),
+        _object(found, "relay", _METADATA),
+    )
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    return _encode(
+        {
+            "generation": assignment.generation,
+            "nodes": {member: node._asdict() for member, node in assignment.nodes.items()},
+            "owners": assignment.owners,
+            "waiting": {slot: waiting._asdict() for slot, waiting in assignment.waiting.items()},
+            "refused": assignment.refused,
+        }
+    )
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """Raises `UnknownVersion`, `MalformedData`."""
+    found = _decode(data, _ASSIGNMENT)
+    refused = _object(found, "refused", _ASSIGNMENT)
+    nodes = _object(found, "nodes", _ASSIGNMENT)
+    return Assignment(
+        _number(found, "generation", _ASSIGNMENT),
+        {member: _as_node(node, f"nodes.{member}", _ASSIGNMENT) for member, node in nodes.items()},
+        _by_slot(found, "owners", _ASSIGNMENT, _as_text),
+        _by_slot(found, "waiting", _ASSIGNMENT, _as_waiting),
+        {member: _as_text(why, f"refused.{member}", _ASSIGNMENT) for member, why in refused.items()},
+    )
+
+
+def _encode(content: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **content}, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes, what: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        _malformed(what, "it is not JSON")
+    if not isinstance(found, dict):
+        _malformed(what, "it is not a JSON object")
+    version = found.get("version")
+    if version != VERSION or isinstance(version, bool):
+        if isinstance(version, int):
+            raise UnknownVersion(what, f"its version is {version}; known is {VERSION}", "is another manager newer?")
+        _malformed(what, "it has no version")
+    return found
+
+
+def _malformed(what: str, why: str) -> NoReturn:
+    raise MalformedData(what, why)
+
+
+def _object(found: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
+    value = found.get(name)
+    if not isinstance(value, dict):
+        _malformed(what, f"{name} is not an object")
+    return value
+
+
+def _text(found: Mapping[str, Any], name: str, what: str) -> str:
+    return _as_text(found.get(name), name, what)
+
+
+def _number(found: Mapping[str, Any], name: str, what: str) -> int:
+    return _as_number(found.get(name), name, what)
+
+
+def _as_text(value: object, name: str, what: str) -> str:
+    if not isinstance(value, str):
+        _malformed(what, f"{name} is not a text")
+    return value
+
+
+def _as_number(value: object, name: str, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        _malformed(what, f"{name} is not a whole number")
+    return value
+
+
+def _as_node(value: object, name: str, what: str) -> Node:
+    if not isinstance(value, dict):
+        _malformed(what, f"{name} is not an object")
+    return Node(
+        _number(value, "node_id", what),
+        _text(value, "host", what),
+        _number(value, "port", what),
+        _object(value, "relay", what),
+    )
+
+
+def _as_waiting(value: object, name: str, what: str) -> Waiting:
+    if not isinstance(value, dict):
+        _malformed(what, f"{name} is not an object")
+    successor = value.get("successor")
+    return Waiting(_text(value, "owner", what), None if successor is None else _as_text(successor, "successor", what))
+
+
+def _by_slot(found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]) -> dict[int, T]:
+    """JSON's names are texts; ours are slot numbers."""
+    read_in: dict[int, T] = {}
+    for slot, value in _object(found, name, what).items():
+        if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
+            _malformed(what, f"{name} has {slot!r} where a slot's number should be")
+        read_in[int(slot)] = read(value, f"{name}.{slot}", what)
+    return read_in

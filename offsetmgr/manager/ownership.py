@@ -1,0 +1,372 @@
+"""`SlotOwnership`: which slots this process owns, by the managers' group; drives the runtime (`SlotHolder`).
+
+The order in which things happen is what makes it safe (see also `ownership_base` and `lease`):
+
+- A slot is in ``owned`` from the moment that a generation's assignment gives it to us until the runtime has given it
+  up, and every JoinGroup claims exactly what is in ``owned``: so the leader gives nobody else what we may still serve.
+- When a generation's assignment arrives, first everything that it does not leave us is dropped, then the lease begins,
+  then new slots are taken: so a valid lease never covers a slot of an earlier membership.
+- When the membership ends, the lease ends and every slot is dropped in the same step, before anything is sent.
+- A lease that ran out while the membership lasted (the process was frozen, or the coordinator away) begins again only
+  with the next generation, which we ask for, claiming what we own: nothing was given away meanwhile, or the
+  coordinator would not know us any more.
+
+The frozen claimer: a process that is frozen between being assigned a slot and claiming it fences the rightful owner
+when it wakes.  Its lease is not valid then, so it serves nothing, and it claims nothing more before it has rejoined.
+The owner learns of it by `lost`, rejoins without the slot, is given it (or somebody else is: nobody claims it now) and
+claims it again.  One late claim a frozen process, one more claim a late claim: it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, Final, Protocol
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.manager.assignment import Assignment, ManagerInfo, Node, Parameters, assign
+from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
+from offsetmgr.manager.lease import Lease, boottime
+from offsetmgr.manager.ownership_base import SlotHolder
+
+PROTOCOL_TYPE: Final = "offsetmgr"
+PROTOCOL: Final = "offsetmgr-1"
+"""The group protocol's name: changes with what `assignment_format` writes."""
+RULES: Final = 1
+"""`Parameters.protocol` of this version."""
+SESSION: Final = 10.0
+"""Seconds."""
+REBALANCE: Final = 30.0
+"""Seconds; at least twice the session, so that a lease is over long before a late member is put out."""
+
+_PATIENCE: Final = 0.25
+"""The part of the rebalance time-out for which a rebalance waits until slots being given up are free."""
+_RETRY: Final = 5.0
+"""Seconds until the group is tried again after an error that nobody but an administrator can mend."""
+_CALM: Final = 10.0
+"""Seconds without a loss after which the next one is not taken for the continuation of the last."""
+_LEAVE_TIMEOUT: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class JoinedGeneration(Protocol):
+    """What `Member.join` gives."""
+
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def assignment(self) -> bytes: ...
+    @property
+    def sent(self) -> float:
+        """When the SyncGroup was sent, on the lease's clock."""
+        ...
+
+
+class Member(Protocol):
+    """The member of the managers' group (`offsetmgr.wire.groupmember.GroupMember`)."""
+
+    async def join(
+        self,
+        metadata: Callable[[], bytes],
+        lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
+    ) -> JoinedGeneration: ...
+
+    async def leave(self, timeout: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class SlotOwnership:
+    """Implements `Ownership`. Construction does no I/O; everything but `valid` belongs to one event loop."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        parameters: Parameters,
+        member: Callable[[SlotOwnership], Member],
+        *,
+        relay: Mapping[str, Any] | None = None,
+        session: float = SESSION,
+        rebalance: float = REBALANCE,
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        """``host`` and ``port``: where clients reach this process. ``member`` makes the group's member, whose events
+        (`kept`, `rebalance`, `ended`) go to the ownership that it is given; with the same time-outs and clock."""
+        self._address = (host, port)
+        self._parameters = parameters
+        self._relay = dict(relay or {})
+        self._patience = rebalance * _PATIENCE
+        self._lease = Lease(session, rebalance, clock)
+        self._member = member(self)
+        self._holder: SlotHolder | None = None
+        self._view: Assignment | None = None
+        self._seen: Assignment | None = None
+        """The assignment that this membership has received last; `_view` stays when the membership ends."""
+        self._refusal: str | None = None
+        self._owned: dict[int, int] = {}
+        self._giving_up: dict[int, asyncio.Task[None]] = {}
+        self._lost: set[int] = set()
+        """Slots lost since the last JoinGroup was sent: it still claimed them."""
+        self._losses = 0
+        self._last_loss = float("-inf")
+        self._attempts = 0
+        self._wake = asyncio.Event()
+        self._first: asyncio.Future[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    # --- for the runtime ----------------------------------------------------------------------------
+
+    def valid(self) -> bool:
+        """See `Ownership.valid`."""
+        return self._lease.valid()
+
+    def lost(self, slot: int, why: str) -> None:
+        """See `Ownership.lost`."""
+        if self._owned.pop(slot, None) is None:
+            return
+        _log.warning("slot %d is lost: %s", slot, why)
+        self._lost.add(slot)
+        self._losses += 1
+        self._wake.set()
+
+    # --- for everybody ------------------------------------------------------------------------------
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All managers of the newest assignment that has reached us, sorted by id; empty before the first."""
+        nodes = self._view.nodes.values() if self._view else ()
+        return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
+
+    def owner_of(self, slot: int) -> Node | None:
+        """Who owns the slot as far as we know; None where nobody does at the moment, or it is changing hands."""
+        view = self._view
+        return view.nodes.get(view.owners.get(slot, "")) if view else None
+
+    def owned(self) -> frozenset[int]:
+        """The slots that this process claims now."""
+        return frozenset(self._owned)
+
+    @property
+    def generation(self) -> int:
+        """The newest generation whose assignment has reached us; -1 where none has, or the membership is over."""
+        return self._seen.generation if self._seen else -1
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the other managers leave this one out."""
+        return self._refusal
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds."""
+        return self._lease.left()
+
+    async def start(self, holder: SlotHolder) -> None:
+        """Joins the group, and returns when the first assignment is known, however long the coordinator is away.
+
+        Raises `OffsetMgrError` where the group cannot be joined (see `GroupMember.join`).
+        """
+        self._holder = holder
+        self._first = asyncio.get_running_loop().create_future()
+        self._running = asyncio.create_task(self._run())
+        self._running.add_done_callback(self._has_stopped)
+        await asyncio.shield(self._first)
+
+    async def stop(self) -> None:
+        """Gives up every slot, then leaves the group, so that others have them at once."""
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+        self._give_up(self._owned)
+        await asyncio.gather(*self._giving_up.values())
+        self._lease.end()
+        self._owned.clear()
+        await self._member.leave(_LEAVE_TIMEOUT)
+
+    # --- events of the member -----------------------------------------------------------------------
+
+    def kept(self, sent: float, *, settled: bool) -> None:
+        """The coordinator has confirmed the membership (see `Lease`)."""
+        if not self._lease.prolong(sent, settled=settled) and self._seen is not None:
+            self._wake.set()  # it had run out: only a new generation begins it again
+
+    def rebalance(self) -> None:
+        """The coordinator waits for us to rejoin."""
+        self._wake.set()
+
+    def ended(self, why: OffsetMgrError) -> None:
+        """The membership is over: from this moment nothing is ours."""
+        self._lease.end()
+        _log.warning("membership of the managers' group is over, slots %s are dropped: %s", sorted(self._owned), why)
+        self._give_up(self._owned)
+        self._owned.clear()
+        self._seen = None
+        self._wake.set()
+
+    # --- the life of a member -----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                joined = await self._member.join(self._metadata, self._lead)
+            except OffsetMgrError as error:
+                if self._first is not None and not self._first.done():
+                    self._first.set_exception(error)
+                    return
+                _log.error("managers' group: %s", error)
+                await asyncio.sleep(_RETRY)
+                continue
+            await self._adopt(joined)
+            await self._need_to_rejoin()
+
+    def _has_stopped(self, running: asyncio.Task[None]) -> None:
+        """By a defect of ours: better no owner than one that has lost its head."""
+        if running.cancelled():
+            if self._first is not None:
+                self._first.cancel()
+            return
+        if (defect := running.exception()) is None:
+            return
+        self.ended(OffsetMgrError("managers' group", f"{type(defect).__name__}: {defect}"))
+        if self._first is not None and not self._first.done():
+            self._first.set_exception(defect)
+        else:
+            _log.critical("the managers' group is not followed any more", exc_info=defect)
+
+    def _metadata(self) -> bytes:
+        self._lost.clear()
+        self._attempts += 1
+        seen = self._seen
+        info = ManagerInfo(
+            *self._address,
+            self._parameters,
+            dict(self._owned),
+            seen.generation if seen else -1,
+            seen.holders() if seen else {},
+            self._relay,
+        )
+        return encode_info(info, self._attempts)
+
+    def _lead(self, generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        infos, unreadable = [], {}
+        for member, metadata in members:
+            try:
+                infos.append((member, decode_info(metadata)))
+            except OffsetMgrError as error:
+                unreadable[member] = str(error)
+        assignment = encode_assignment(assign(generation, infos, unreadable))
+        return {member: assignment for member, _ in members}
+
+    async def _adopt(self, joined: JoinedGeneration) -> None:
+        """What a new assignment changes, in the order that the module describes."""
+        self._wake.clear()
+        try:
+            assignment = decode_assignment(joined.assignment)
+        except OffsetMgrError as error:
+            self._refuse(str(error))
+            self._drop(self._owned.keys())
+            self._seen = None
+        else:
+            self._refuse(assignment.refused.get(joined.member_id))
+            self._seen = self._view = assignment
+            ours, asked = assignment.slots_of(joined.member_id), assignment.to_let_go(joined.member_id)
+            self._drop(self._owned.keys() - ours - asked)
+            await asyncio.sleep(0)  # the runtime has now begun to give them up
+            if self._seen is assignment:  # else the membership has ended in this very moment
+                self._begin(assignment.generation, ours, asked, joined.sent)
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+
+    def _begin(self, generation: int, ours: Set[int], asked: Set[int], sent: float) -> None:
+        self._lease.begin(sent)
+        if self._lease.valid():
+            for slot in sorted(ours - self._owned.keys() - self._lost):
+                self._owned[slot] = generation
+                self._take(slot)
+        else:
+            self._wake.set()  # we were frozen: the group has to confirm us before we take anything
+        if self._lost & ours or asked - self._owned.keys():
+            self._wake.set()  # we have less than this assignment thinks: the group has to be told
+        self._let_go(asked & self._owned.keys())
+
+    def _refuse(self, why: str | None) -> None:
+        if why is not None and why != self._refusal:
+            _log.error("this manager gets no slots: %s", why)
+        self._refusal = why
+
+    async def _need_to_rejoin(self) -> None:
+        """Returns when there is something to tell the group, or it asks for us."""
+        await self._wake.wait()
+        leaving = [task for slot, task in self._giving_up.items() if slot in self._owned]
+        if leaving:
+            # Better one rebalance now that they are free than two; but the others' rebalance waits for us.
+            await asyncio.wait(leaving, timeout=self._patience)
+        if self._lost:
+            await asyncio.sleep(self._pause_after_loss())
+
+    def _pause_after_loss(self) -> float:
+        """None after the first loss; more and more where somebody claims against the group again and again."""
+        now = asyncio.get_running_loop().time()
+        if now - self._last_loss > _CALM:
+            self._losses = 1
+        self._last_loss = now
+        return min(0.05 * 2**self._losses, _RETRY) if self._losses > 1 else 0.0
+
+    # --- the runtime --------------------------------------------------------------------------------
+
+    def _take(self, slot: int) -> None:
+        assert self._holder is not None
+        leaving = self._giving_up.get(slot)
+        if leaving is None:
+            self._holder.take(slot)
+        else:
+            leaving.add_done_callback(partial(self._take_if_still_ours, slot))
+
+    def _take_if_still_ours(self, slot: int, _: object) -> None:
+        if slot in self._owned and slot not in self._giving_up and self._holder is not None:
+            self._holder.take(slot)
+
+    def _drop(self, slots: Iterable[int]) -> None:
+        """Slots that are not ours: from now on they are not even claimed."""
+        gone = list(slots)
+        if gone:
+            _log.warning("slots %s belong to others and are dropped", sorted(gone))
+        self._give_up(gone)
+        for slot in gone:
+            del self._owned[slot]
+
+    def _let_go(self, slots: Iterable[int]) -> None:
+        """Slots that others wait for: claimed until the runtime has given them up."""
+        leaving = [slot for slot in slots if slot not in self._giving_up]
+        self._give_up(leaving)
+        for slot in leaving:
+            self._giving_up[slot].add_done_callback(partial(self._is_free, slot, self._owned[slot]))
+
+    def _is_free(self, slot: int, since: int, _: object) -> None:
+        if self._owned.get(slot) == since:
+            del self._owned[slot]
+        if not any(other in self._owned for other in self._giving_up):
+            self._wake.set()
+
+    def _give_up(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            if slot not in self._giving_up:
+                task = self._giving_up[slot] = asyncio.create_task(self._give_up_one(slot))
+                task.add_done_callback(partial(self._has_given_up, slot))
+
+    def _has_given_up(self, slot: int, _: object) -> None:
+        del self._giving_up[slot]
+
+    async def _give_up_one(self, slot: int) -> None:
+        assert self._holder is not None
+        try:
+            await self._holder.give_up(slot)
+        except Exception:
+            _log.exception("giving up slot %d failed", slot)

@@ -1,0 +1,84 @@
+"""A process that owns slots and does nothing with them but write down when: for tests that kill and freeze it.
+
+Arguments: bootstrap servers, group, port that it says it listens on, file, session time-out in seconds.  Lines of the
+file are JSON; times are CLOCK_BOOTTIME.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from offsetmgr.manager.assignment import Parameters
+from offsetmgr.manager.lease import boottime
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, SlotOwnership
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.groupmember import GroupMember
+from offsetmgr.wire.security import Security
+
+BETWEEN_SAMPLES = 0.02
+
+
+class Notebook:
+    """Also a `SlotHolder` that takes no time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, event: str, **what: Any) -> None:
+        self._file.write(json.dumps({"t": boottime(), "event": event, **what}) + "\n")
+
+    def take(self, slot: int) -> None:
+        self.write("take", slot=slot)
+
+    async def give_up(self, slot: int) -> None:
+        self.write("give_up", slot=slot)
+
+
+def watch(ownership: SlotOwnership, notebook: Notebook) -> None:
+    """Samples the lease in a thread of its own: what another thread is told, at any moment."""
+    while True:
+        notebook.write("lease", valid=ownership.valid(), left=ownership.lease_left, generation=ownership.generation)
+        time.sleep(BETWEEN_SAMPLES)
+
+
+async def main(bootstrap: str, group: str, port: str, path: str, session: str) -> None:
+    seconds = float(session)
+    client = Client(bootstrap, Security.of({}))
+    ownership = SlotOwnership(
+        "127.0.0.1",
+        int(port),
+        Parameters("offsets", 50, 8, "avro", RULES),
+        lambda events: GroupMember(
+            client,
+            group,
+            events,
+            protocol_type=PROTOCOL_TYPE,
+            protocol=PROTOCOL,
+            session=seconds,
+            rebalance=3 * seconds,
+            clock=boottime,
+        ),
+        session=seconds,
+        rebalance=3 * seconds,
+    )
+    notebook = Notebook(Path(path))
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    threading.Thread(target=watch, args=(ownership, notebook), daemon=True).start()
+    await ownership.start(notebook)
+    await stop.wait()
+    notebook.write("stopping")
+    await ownership.stop()
+    notebook.write("stopped")
+    await client.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

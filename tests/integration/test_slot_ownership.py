@@ -1,0 +1,195 @@
+"""Who owns which slot when managers come, go, die and freeze: real processes, a real coordinator.
+
+At no instant do two processes own a slot: `owned_intervals` takes what each of them wrote down, and counts a process as
+an owner for as long as its lease would have said so, even where it was frozen or dead by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import wait_for
+
+from offsetmgr.manager.lease import MARGIN, boottime
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+
+pytestmark = pytest.mark.servers
+
+SESSION = 6.0
+SLOTS = frozenset(range(8))
+
+
+@dataclass
+class Owner:
+    """One `slot_owner` process and its notebook."""
+
+    name: str
+    path: Path
+    process: subprocess.Popen[bytes]
+
+    def entries(self) -> list[dict[str, Any]]:
+        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def slots(self) -> frozenset[int]:
+        """What it has now."""
+        held: set[int] = set()
+        for entry in self.entries():
+            if entry["event"] == "take":
+                held.add(entry["slot"])
+            elif entry["event"] == "give_up":
+                held.discard(entry["slot"])
+        return frozenset(held)
+
+    def given_up(self, since: float) -> list[int]:
+        return [e["slot"] for e in self.entries() if e["event"] == "give_up" and e["t"] >= since]
+
+    def taken_at(self, slot: int, since: float) -> float:
+        return next(e["t"] for e in self.entries() if e["event"] == "take" and e["slot"] == slot and e["t"] >= since)
+
+    def valid(self) -> bool:
+        samples = [e for e in self.entries() if e["event"] == "lease"]
+        return bool(samples) and samples[-1]["valid"]
+
+    def first_sample_after(self, moment: float) -> dict[str, Any]:
+        wait_for(lambda: any(e["t"] > moment for e in self.entries()), f"{self.name} is awake")
+        return next(e for e in self.entries() if e["t"] > moment and e["event"] == "lease")
+
+    def owned_intervals(self) -> list[tuple[int, float, float]]:
+        """Slot, from, until: held, with a lease."""
+        found = []
+        taken: dict[int, float] = {}
+        entries = self.entries()
+        leases = [(e["t"], e["t"] + e["left"]) for e in entries if e["event"] == "lease" and e["valid"]]
+        for entry in [*entries, *({"t": float("inf"), "event": "give_up", "slot": slot} for slot in SLOTS)]:
+            if entry["event"] == "take":
+                taken[entry["slot"]] = entry["t"]
+            elif entry["event"] == "give_up" and entry["slot"] in taken:
+                start, end = taken.pop(entry["slot"]), entry["t"]
+                for begin, until in leases:
+                    if begin < end and until > start:
+                        found.append((entry["slot"], max(begin, start), min(until, end)))
+        return found
+
+
+@dataclass
+class Owners:
+    """The managers of one group."""
+
+    bootstrap: str
+    group: str
+    folder: Path
+    session: float = SESSION
+    all: list[Owner] = field(default_factory=list)
+
+    def start(self, name: str) -> Owner:
+        path = self.folder / f"{name}.jsonl"
+        script = Path(__file__).with_name("slot_owner.py")
+        port = 20_000 + len(self.all)
+        command = [sys.executable, str(script), self.bootstrap, self.group, str(port), str(path), str(self.session)]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            owner = Owner(name, path, subprocess.Popen(command, stdout=log, stderr=log))
+        self.all.append(owner)
+        return owner
+
+    def wait_until_shared_by(self, *owners: Owner, seconds: float = 30) -> None:
+        """Every slot has one of these owners, evenly, and all of them have a lease."""
+
+        def shared() -> bool:
+            slots = [owner.slots() for owner in owners]
+            sizes = [len(held) for held in slots]
+            return (
+                sum(sizes) == len(SLOTS)
+                and frozenset().union(*slots) == SLOTS
+                and max(sizes) - min(sizes) <= 1
+                and all(owner.valid() for owner in owners)
+            )
+
+        wait_for(shared, f"slots are shared by {[owner.name for owner in owners]}", seconds)
+
+    def assert_never_two(self) -> None:
+        intervals = [(slot, start, end, o.name) for o in self.all for slot, start, end in o.owned_intervals()]
+        for slot in SLOTS:
+            of_slot = sorted((start, end, name) for s, start, end, name in intervals if s == slot)
+            assert of_slot, f"slot {slot} was never owned"
+            last: dict[str, float] = {}
+            for start, end, name in of_slot:
+                for other, until in last.items():
+                    assert other == name or until <= start, f"slot {slot}: {other} and {name} at {start}"
+                last[name] = max(last.get(name, 0.0), end)
+
+    def kill_all(self) -> None:
+        for owner in self.all:
+            owner.process.kill()
+            owner.process.wait(10)
+
+
+@pytest.fixture
+def owners_at(unique: str, tmp_path: Path) -> Iterator[Callable[[str], Owners]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(bootstrap: str) -> Owners:
+            owners = Owners(bootstrap, unique, tmp_path)
+            stack.callback(owners.kill_all)
+            return owners
+
+        yield make
+
+
+def test_slots_move_when_managers_leave_die_and_freeze(kafka: KafkaBroker, owners_at: Callable[[str], Owners]) -> None:
+    owners = owners_at(kafka.bootstrap)
+    first, second, third = owners.start("first"), owners.start("second"), owners.start("third")
+    owners.wait_until_shared_by(first, second, third)
+
+    # One leaves cleanly: its slots move at once, nobody else loses any.
+    leaving, since = first.slots(), boottime()
+    first.process.send_signal(signal.SIGTERM)
+    owners.wait_until_shared_by(second, third)
+    for slot in leaving:
+        heir = second if slot in second.slots() else third
+        given = next(e["t"] for e in reversed(first.entries()) if e["event"] == "give_up" and e["slot"] == slot)
+        assert heir.taken_at(slot, since) - given < 1.0
+    assert second.given_up(since) == third.given_up(since) == []
+    assert first.process.wait(5) == 0
+
+    # Another comes: it is given what it is due, and no more moves than that.
+    since = boottime()
+    fourth = owners.start("fourth")
+    owners.wait_until_shared_by(second, third, fourth)
+    assert len(second.given_up(since) + third.given_up(since)) == len(fourth.slots())
+
+    # One is killed: its slots move when its session is over.
+    since = boottime()
+    second.process.kill()
+    owners.wait_until_shared_by(third, fourth)
+    moved = [
+        heir.taken_at(slot, since) - since
+        for slot in second.slots()
+        for heir in (third, fourth)
+        if slot in heir.slots()
+    ]
+    assert len(moved) == len(second.slots())
+    assert MARGIN * SESSION < min(moved) <= max(moved) < SESSION + 2
+
+    # One is frozen past its session: its slots move, and on waking it knows at once that it owns nothing.
+    frozen, since = third.slots(), boottime()
+    third.process.send_signal(signal.SIGSTOP)
+    owners.wait_until_shared_by(fourth)
+    assert fourth.slots() >= frozen
+    woken = boottime()
+    third.process.send_signal(signal.SIGCONT)
+    assert third.first_sample_after(woken)["valid"] is False
+    owners.wait_until_shared_by(third, fourth)
+    assert set(third.given_up(woken)) == frozen
+    owners.assert_never_two()
