@@ -146,6 +146,8 @@ class Admin:
             # Reconnects are quick, since every call of ours is bounded anyway.
             "reconnect.backoff.ms": "50",
             "reconnect.backoff.max.ms": "500",
+            # Asking about a topic must not create it.
+            "allow.auto.create.topics": "false",
             **self._config.kafka,
             "bootstrap.servers": self.bootstrap,
             "error_cb": self._reported.append,

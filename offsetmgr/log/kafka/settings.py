@@ -40,6 +40,8 @@ def producer_settings(
         "transaction.timeout.ms": transaction_timeout_ms,
         # Records live as long as their transaction: `append` has its own, shorter time-out.
         "message.timeout.ms": transaction_timeout_ms,
+        # A topic that was deleted must not come back with the broker's default settings.
+        "allow.auto.create.topics": "false",
         "acks": "all",
         "linger.ms": 0,
         # The topic's limit counts for a batch, so batches may not be larger either.

@@ -1,0 +1,181 @@
+"""The offsets topic itself: with which settings it is created, and which existing topic is fit to be one.
+
+The decisions are pure functions (`settings_for`, `examine`); `ensure_topic` and `check_topic` ask the brokers, through
+`offsetmgr.log.kafka.topics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from offsetmgr.errors import OffsetMgrError
+
+DEFAULT_TOPIC: Final = "__offsetmgr_offsets"
+DEFAULT_PARTITIONS: Final = 50
+DEFAULT_TIMEOUT: Final = 30.0
+SEGMENT_BYTES: Final = 100 * 1024 * 1024
+"""As the broker's own offsets topic has it: small segments are compacted, and so loaded, sooner."""
+
+LARGEST_BATCH: Final = 1_000_000
+"""What a writer puts into one batch, in bytes, where the topic allows that much."""
+LARGEST_RECORD: Final = 64 * 1024
+"""What a single commit of one partition can need, in bytes: the longest group id and topic, metadata of 4,096 bytes."""
+_BATCH_OVERHEAD: Final = 128
+"""What the header of a batch, and the client's estimate of it, may add, in bytes."""
+_REPLICAS: Final = 3
+
+
+class UnsuitableTopic(OffsetMgrError):
+    """The topic exists, and offsets cannot be kept in it safely."""
+
+
+class PartitionCountChanged(UnsuitableTopic):
+    """The topic has another number of partitions than this manager counts on: groups would be looked for in the wrong
+    ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic as the brokers describe it. ``leaderless``: partitions without a leader now."""
+
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    leaderless: frozenset[int]
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic that is fit. ``warnings`` are for people: what is unusual and may hurt."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    min_insync_replicas: int
+    max_message_bytes: int
+    """What a writer may put into one batch (see `offsetmgr.log.kafka.KafkaLog`)."""
+    warnings: tuple[str, ...] = field(default=())
+
+
+def settings_for(
+    brokers: int, replication_factor: int | None = None, min_insync_replicas: int | None = None
+) -> tuple[int, dict[str, str]]:
+    """Replication factor and settings of a new topic, on so many brokers.
+
+    Three replicas of which two have to confirm, as far as there are so many brokers: one may be lost without losing
+    an acknowledged commit, and one may be down without refusing commits.
+    """
+    replicas = replication_factor if replication_factor is not None else min(_REPLICAS, max(brokers, 1))
+    in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
+    return replicas, {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(SEGMENT_BYTES),
+        "compression.type": "producer",
+        "min.insync.replicas": str(in_sync),
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None = None) -> TopicState:
+    """Whether offsets can be kept in a topic that was found; ``topic_id`` is the one seen before.
+
+    Raises `UnsuitableTopic`, `PartitionCountChanged`.
+    """
+    what = f"topic {name}"
+    if topic_id is not None and found.topic_id != topic_id:
+        raise UnsuitableTopic(
+            what,
+            f"it was deleted and made anew (id {found.topic_id}, was {topic_id})",
+            "what is cached here belongs to the deleted one: restart the managers",
+        )
+    policies = {policy.strip() for policy in found.settings.get("cleanup.policy", "delete").split(",")}
+    if policies != {"compact"}:
+        raise UnsuitableTopic(
+            what,
+            f"its cleanup.policy is {','.join(sorted(policies))}: retention would delete committed offsets",
+            f"set it with kafka-configs --alter --entity-type topics --entity-name {name} "
+            "--add-config cleanup.policy=compact, or choose another topic",
+        )
+    if found.partitions != partitions:
+        raise PartitionCountChanged(
+            what,
+            f"it has {found.partitions} partitions, and this manager counts on {partitions}",
+            "every manager must be told the topic's own number; it can never be changed while the topic holds offsets",
+        )
+    in_sync = int(found.settings.get("min.insync.replicas", "1"))
+    if in_sync > found.replication_factor:
+        raise UnsuitableTopic(
+            what,
+            f"min.insync.replicas is {in_sync} with {found.replication_factor} replicas: no commit can ever succeed",
+            "lower min.insync.replicas, or add replicas",
+        )
+    largest = int(found.settings.get("max.message.bytes", LARGEST_BATCH + _BATCH_OVERHEAD))
+    return TopicState(
+        name=name,
+        topic_id=found.topic_id,
+        partitions=found.partitions,
+        replication_factor=found.replication_factor,
+        min_insync_replicas=in_sync,
+        max_message_bytes=max(min(LARGEST_BATCH, largest - _BATCH_OVERHEAD), 1_000),
+        warnings=tuple(_warnings(found, in_sync, largest)),
+    )
+
+
+def _warnings(found: FoundTopic, in_sync: int, largest: int) -> list[str]:
+    warnings = []
+    if largest < LARGEST_RECORD:
+        warnings.append(
+            f"max.message.bytes is {largest}: commits with long names or much metadata may need {LARGEST_RECORD} "
+            "and will be refused"
+        )
+    if found.settings.get("unclean.leader.election.enable") == "true":
+        warnings.append("unclean.leader.election.enable is true: acknowledged commits can be lost")
+    if found.replication_factor == 1:
+        warnings.append("it has one replica: a broker that is lost takes acknowledged commits with it")
+    elif in_sync == 1:
+        warnings.append("min.insync.replicas is 1: a commit is acknowledged when a single broker has it")
+    return warnings
+
+
+def ensure_topic(
+    bootstrap: str,
+    properties: Mapping[str, str],
+    topic: str = DEFAULT_TOPIC,
+    *,
+    partitions: int = DEFAULT_PARTITIONS,
+    replication_factor: int | None = None,
+    min_insync_replicas: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> TopicState:
+    """Creates the topic, or finds it and examines it; waits until every partition has a leader (``timeout`` seconds).
+
+    ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
+    `PartitionCountChanged`, `TimedOut`, and what the brokers refuse.
+    """
+    from offsetmgr.log.kafka.topics import Topics
+
+    with Topics(bootstrap, properties, timeout) as topics:
+        if topics.find(topic) is None:
+            topics.create(topic, partitions, *settings_for(topics.brokers(), replication_factor, min_insync_replicas))
+        return examine(topic, topics.led(topic), partitions)
+
+
+def check_topic(
+    bootstrap: str, properties: Mapping[str, str], known: TopicState, *, timeout: float = DEFAULT_TIMEOUT
+) -> TopicState:
+    """Examines the topic again, for a manager that counts on what it knows of it.
+
+    Raises `UnsuitableTopic` (which covers a topic that was deleted, or deleted and made anew),
+    `PartitionCountChanged`, and retriable errors where the brokers cannot be asked.
+    """
+    from offsetmgr.log.kafka.topics import Topics
+
+    with Topics(bootstrap, properties, timeout) as topics:
+        found = topics.find(known.name)
+    if found is None:
+        raise UnsuitableTopic(f"topic {known.name}", "it was deleted", "stop the managers before anything else is lost")
+    return examine(known.name, found, known.partitions, known.topic_id)
