@@ -1,0 +1,386 @@
+"""Bytes of Kafka's protocol to the manager's tuples and back: the same as kio's reading and writing, for every version;
+and what breaks the format is an `InvalidRequest`, never anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import random
+import struct
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+
+from offsetmgr.errors import InvalidRequest
+from offsetmgr.manager.requests import CommitRequest, CommitResponse, FetchRequest, FetchResponse
+from offsetmgr.server import commit_codec, fetch_codec
+from offsetmgr.wire import serverside
+from offsetmgr.wire.conditional import EXPECTED, EXPECTED_TAG
+
+COMMIT_VERSIONS = range(commit_codec.LOWEST, commit_codec.HIGHEST + 1)
+FETCH_VERSIONS = range(fetch_codec.LOWEST, fetch_codec.HIGHEST + 1)
+
+names = st.text(max_size=200)
+numbers = st.integers(0, 2**31 - 1)
+offsets = st.integers(0, 2**63 - 1)
+epochs = st.integers(-1, 2**31 - 1)
+metadata = st.one_of(st.just(""), st.text(max_size=300))
+codes = st.sampled_from([0, 3, 12, 14, 16, 22, 30])
+
+
+def kio_bytes(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def kio_read(kind: Any, data: bytes) -> Any:
+    entity, size = entity_reader(kind)(data, 0)
+    assert size == len(data)
+    return entity
+
+
+def topics_of(partition: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(st.tuples(names, st.lists(partition, max_size=8)), max_size=4)
+
+
+commits = st.builds(
+    CommitRequest,
+    names,
+    # Often none of a topic's partitions has metadata, the case that has a path of its own.
+    topics_of(st.tuples(numbers, offsets, epochs, st.just("")))
+    | topics_of(st.tuples(numbers, offsets, epochs, metadata)),
+    st.integers(-1, 2**31 - 1),
+    names,
+    st.none() | names,
+    st.none() | st.integers(0, 2**62),
+    st.just({}),
+)
+
+
+def commit_as_kio_says_it(version: int, wanted: CommitRequest, rng: random.Random) -> Any:
+    kind = load_request_schema(8, version)
+    module = __import__(kind.__module__, fromlist=["*"])
+    topics = []
+    for topic, partitions in wanted.topics:
+        parts = []
+        for partition, offset, epoch, text in partitions:
+            more = {"committed_leader_epoch": epoch} if version >= 6 else {}
+            said = text or rng.choice([None, ""])  # to a coordinator it is the same
+            parts.append(
+                module.OffsetCommitRequestPartition(
+                    partition_index=partition, committed_offset=offset, committed_metadata=said, **more
+                )
+            )
+        topics.append(module.OffsetCommitRequestTopic(name=topic, partitions=tuple(parts)))
+    fields: dict[str, Any] = {"group_id": wanted.group, "member_id": wanted.member_id, "topics": tuple(topics)}
+    fields["generation_id_or_member_epoch"] = wanted.generation
+    if version <= 4:
+        fields["retention_time"] = timedelta(milliseconds=-1 if wanted.retention_ms is None else wanted.retention_ms)
+    if version >= 7:
+        fields["group_instance_id"] = wanted.instance_id
+    known = {field.name for field in dataclasses.fields(kind)}
+    if "generation_id_or_member_epoch" not in known:
+        fields["generation_id"] = fields.pop("generation_id_or_member_epoch")
+    return kind(**fields)
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+@given(wanted=commits, seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_commits_are_read_as_kio_writes_them(version: int, wanted: CommitRequest, seed: int) -> None:
+    if wanted.retention_ms is not None:
+        wanted = wanted._replace(retention_ms=wanted.retention_ms % 10**12)
+    data = kio_bytes(commit_as_kio_says_it(version, wanted, random.Random(seed)))
+
+    decoded = commit_codec.decode(version, b"header" + data, 6)
+
+    topics = [
+        (topic, [(p, o, e if version >= 6 else -1, m) for p, o, e, m in partitions])
+        for topic, partitions in wanted.topics
+    ]
+    assert decoded.request == wanted._replace(
+        topics=topics,
+        instance_id=wanted.instance_id if version >= 7 else None,
+        retention_ms=wanted.retention_ms if version <= 4 else None,
+    )
+    assert not decoded.negative
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+@given(wanted=commits, error=codes, errors=st.dictionaries(st.integers(0, 7), codes))
+@settings(max_examples=20, deadline=None)
+def test_answers_to_commits_are_read_by_kio(
+    version: int, wanted: CommitRequest, error: int, errors: dict[int, int]
+) -> None:
+    every = [(topic, part[0]) for topic, parts in wanted.topics for part in parts]
+    by_partition = {every[n % len(every)]: code for n, code in errors.items()} if every else {}
+
+    data = commit_codec.encode(version, wanted.topics, CommitResponse(error, by_partition))
+
+    answer = kio_read(load_response_schema(8, version), data)
+    found = [(t.name, p.partition_index, int(p.error_code)) for t in answer.topics for p in t.partitions]
+    assert found == [(t, p, error or by_partition.get((t, p), 0)) for t, p in every]
+    assert [t.name for t in answer.topics] == [topic for topic, _ in wanted.topics]
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+@pytest.mark.parametrize("text", ["", "with metadata"])
+@pytest.mark.parametrize(("partition", "offset"), [(-1, 5), (5, -1), (-(2**31), -(2**63))])
+def test_negative_numbers_are_noticed(version: int, text: str, partition: int, offset: int) -> None:
+    wanted = CommitRequest("g", [("t", [(0, 1, -1, text), (partition, offset, -1, text)])])
+    data = kio_bytes(commit_as_kio_says_it(version, wanted, random.Random(1)))
+
+    assert commit_codec.decode(version, data, 0).negative
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_conditions_are_read_and_a_conditional_deletion_is_no_nonsense(version: int) -> None:
+    wanted = CommitRequest("g", [("t", [(0, 11, 3, ""), (1, -1, -1, ""), (2, 13, -1, "m")])])
+    plain = kio_bytes(commit_as_kio_says_it(version, wanted, random.Random(3)))
+
+    def tagged(value: int) -> bytes:
+        # A tag that nobody knows before it, one behind: both are skipped.
+        return b"\x03\x05\x01x" + b"\x91\x4e\x08" + EXPECTED.pack(value) + b"\xff\x7f\x00"
+
+    assert EXPECTED_TAG == 10_001
+    first, second = struct.pack(">iqi", 0, 11, 3), struct.pack(">iqi", 1, -1, -1)
+    data = bytearray(plain)
+    for part, value in ((second, 12), (first, -1)):
+        at = data.index(part) + len(part) + 1
+        assert data[at] == 0
+        data[at : at + 1] = tagged(value)
+
+    decoded = commit_codec.decode(version, bytes(data), 0)
+
+    assert decoded.request.topics == wanted.topics
+    assert decoded.request.expected == {("t", 0): -1, ("t", 1): 12}
+    assert not decoded.negative
+
+
+fetches = st.builds(
+    FetchRequest,
+    names,
+    st.none() | topics_of(numbers),
+    st.none() | names,
+    st.integers(-1, 2**31 - 1),
+    st.booleans(),
+)
+fetched = topics_of(st.tuples(numbers, offsets | st.just(-1), epochs, st.just(""), codes)) | topics_of(
+    st.tuples(numbers, offsets, epochs, metadata, codes)
+)
+
+
+def fetch_as_kio_says_it(version: int, wanted: list[FetchRequest]) -> Any:
+    kind = load_request_schema(9, version)
+    module = __import__(kind.__module__, fromlist=["*"])
+
+    def topics(request: FetchRequest, cls: str) -> Any:
+        if request.topics is None:
+            return None
+        made = getattr(module, cls)
+        return tuple(made(name=topic, partition_indexes=tuple(parts)) for topic, parts in request.topics)
+
+    stable = {"require_stable": wanted[0].require_stable} if version >= 7 else {}
+    if version < 8:
+        return kind(group_id=wanted[0].group, topics=topics(wanted[0], "OffsetFetchRequestTopic"), **stable)
+    groups = []
+    for request in wanted:
+        member = {"member_id": request.member_id, "member_epoch": request.member_epoch} if version >= 9 else {}
+        groups.append(
+            module.OffsetFetchRequestGroup(
+                group_id=request.group, topics=topics(request, "OffsetFetchRequestTopics"), **member
+            )
+        )
+    return kind(groups=tuple(groups), **stable)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@given(wanted=st.lists(fetches, min_size=1, max_size=4), stable=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_fetches_are_read_as_kio_writes_them(version: int, wanted: list[FetchRequest], stable: bool) -> None:
+    wanted = [request._replace(require_stable=stable and version >= 7) for request in wanted]
+    if version < 9:
+        wanted = [request._replace(member_id=None, member_epoch=-1) for request in wanted]
+    if version < 8:
+        wanted = wanted[:1]
+    if version < 2:
+        wanted = [request._replace(topics=request.topics or []) for request in wanted]
+    data = kio_bytes(fetch_as_kio_says_it(version, wanted))
+
+    found = fetch_codec.decode(version, b"header" + data, 6)
+
+    as_lists = [
+        request._replace(
+            topics=None if request.topics is None else [(topic, list(parts)) for topic, parts in request.topics]
+        )
+        for request in found
+    ]
+    assert as_lists == wanted
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@given(answers=st.lists(st.tuples(names, fetched, st.sampled_from([0, 0, 0, 14, 16])), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_answers_to_fetches_are_read_by_kio(version: int, answers: list[Any]) -> None:
+    answers = answers if version >= 8 else answers[:1]
+    asked = [FetchRequest(group, [(t, [p[0] for p in parts]) for t, parts in topics]) for group, topics, _ in answers]
+    responses = [FetchResponse(error, () if error else topics) for _, topics, error in answers]
+
+    data = fetch_codec.encode(version, asked, responses)
+
+    answer = kio_read(load_response_schema(9, version), data)
+    groups = answer.groups if version >= 8 else [answer]
+    for found, (group, topics, error) in zip(groups, answers, strict=True):
+        if version >= 8:
+            assert found.group_id == group
+        if version >= 2:
+            assert int(found.error_code) == error
+        wanted = [] if error else topics
+        if error and version < 2:  # which has no place for it but in each partition
+            wanted = [(t, [(p[0], -1, -1, "", error) for p in parts]) for t, parts in topics]
+        assert [
+            (
+                topic.name,
+                [
+                    (
+                        p.partition_index,
+                        p.committed_offset,
+                        p.committed_leader_epoch if version >= 5 else None,
+                        p.metadata,
+                        int(p.error_code),
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ] == [(t, [(p, o, e if version >= 5 else None, m, c) for p, o, e, m, c in parts]) for t, parts in wanted]
+
+
+def samples() -> list[tuple[str, Any, int, bytes]]:
+    """A valid request of every version, with its decoder."""
+    rng = random.Random(7)
+    commit = CommitRequest(
+        "group", [("topic-a", [(0, 1, 2, ""), (1, 2, 3, "")]), ("topic-b", [(5, 6, 7, "meta")])], 3, "member", "me", 10
+    )
+    fetch = FetchRequest("group", [("topic", [1, 2, 3])], "member", 4, True)
+    found: list[tuple[str, Any, int, bytes]] = []
+    for version in COMMIT_VERSIONS:
+        data = kio_bytes(commit_as_kio_says_it(version, commit, rng))
+        found.append(("OffsetCommit", commit_codec.decode, version, data))
+    for version in FETCH_VERSIONS:
+        data = kio_bytes(fetch_as_kio_says_it(version, [fetch, fetch]))
+        found.append(("OffsetFetch", fetch_codec.decode, version, data))
+    return found
+
+
+@pytest.mark.parametrize(("name", "decode", "version", "data"), samples())
+def test_a_request_that_ends_too_early_is_invalid_wherever_it_ends(
+    name: str, decode: Any, version: int, data: bytes
+) -> None:
+    decode(version, data, 0)
+    for end in range(len(data)):
+        with pytest.raises(InvalidRequest):
+            decode(version, data[:end], 0)
+
+
+@pytest.mark.parametrize(("name", "decode", "version", "data"), samples())
+def test_a_mutated_request_is_read_or_invalid(name: str, decode: Any, version: int, data: bytes) -> None:
+    rng = random.Random(version)
+    for _ in range(500):
+        broken = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            broken[rng.randrange(len(broken))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        try:
+            decode(version, bytes(broken), 0)
+        except InvalidRequest:
+            pass
+
+
+def test_an_array_of_two_thousand_million_items_is_refused_before_anything_is_allocated() -> None:
+    huge = struct.pack(">h1sih1sqi", 1, b"g", -1, 1, b"m", -1, 2**31 - 1)
+    with pytest.raises(InvalidRequest):
+        commit_codec.decode(2, huge, 0)
+    with pytest.raises(InvalidRequest):
+        serverside.decode_request(47, 0, b"\0\1g" + struct.pack(">i", 2**31 - 1), 0)
+
+
+def test_many_tiny_items_are_refused_since_they_would_become_many_objects() -> None:
+    with pytest.raises(InvalidRequest):
+        serverside.decode_request(42, 1, struct.pack(">i", 300_000) + b"\0\0" * 300_000, 0)
+
+
+# --- the rest of the protocol, by kio's schemas ------------------------------------------------------
+
+SPOKEN = {
+    "list_offsets": 2,
+    "metadata": 3,
+    "find_coordinator": 10,
+    "join_group": 11,
+    "heartbeat": 12,
+    "leave_group": 13,
+    "sync_group": 14,
+    "describe_groups": 15,
+    "list_groups": 16,
+    "sasl_handshake": 17,
+    "api_versions": 18,
+    "sasl_authenticate": 36,
+    "delete_groups": 42,
+    "offset_delete": 47,
+    "describe_cluster": 60,
+    "consumer_group_heartbeat": 68,
+    "describe_topic_partitions": 75,
+}
+
+
+def plain(value: Any) -> Any:
+    """A kio entity as `serverside` gives it."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    assert not isinstance(value, datetime)
+    return value
+
+
+@pytest.mark.parametrize("load", [load_request_schema, load_response_schema], ids=["requests", "responses"])
+@pytest.mark.parametrize(("name", "version"), [(name, version) for name in SPOKEN for version in schema_name_map[name]])
+def test_everything_else_is_read_and_written_as_kio_does(name: str, version: int, load: Any) -> None:
+    kind = load(SPOKEN[name], version)
+    request = load is load_request_schema
+    decode = serverside.decode_request if request else serverside.decode_response
+    encode = serverside.encode_request if request else serverside.encode_response
+
+    @given(entity=st.from_type(kind))
+    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    def same(entity: Any) -> None:
+        data = kio_bytes(entity)
+        message = decode(SPOKEN[name], version, b"header" + data, 6)
+        assert message == plain(entity)
+        assert encode(SPOKEN[name], version, message) == data
+
+    same()
+
+
+def test_fields_that_a_version_does_not_have_are_left_out_and_missing_ones_have_their_default() -> None:
+    message = {"brokers": [{"node_id": 1, "host": "h", "port": 2}], "topics": [], "cluster_id": "c"}
+
+    oldest = serverside.decode_response(3, 0, serverside.encode_response(3, 0, message), 0)
+    newest = serverside.decode_response(3, 12, serverside.encode_response(3, 12, message), 0)
+
+    assert oldest == {"brokers": [{"node_id": 1, "host": "h", "port": 2}], "topics": []}
+    assert newest == {
+        "throttle_time": 0,
+        "brokers": [{"node_id": 1, "host": "h", "port": 2, "rack": None}],
+        "cluster_id": "c",
+        "controller_id": -1,
+        "topics": [],
+    }
