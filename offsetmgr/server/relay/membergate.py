@@ -1,0 +1,216 @@
+"""`MemberGate`: who may commit to which group, by what passed between clients and the real coordinator; pure.
+
+The real coordinator C knows the members; this process M keeps the offsets.  Kafka's rule to be kept: *once any
+client has been given generation g, no commit of an older generation, of a replaced member, or of no member at all
+takes effect.*  A client that was given a generation fetches offsets next, and what it fetches must not move behind
+its back.
+
+What M can rely on.  While M owns a group's shard (one *tenure*), every JoinGroup of the group passes through M,
+since its clients find no other coordinator; and C answers a request after it was sent.
+
+Evidence.  C said "valid" (Heartbeat answered 0 or 27, SyncGroup answered 0) or "no members" (DescribeGroups) to a
+request that M sent at time s.  It is used at a time u to accept a commit, in the same step in which the commit is
+handed to the backend, and only if
+
+1. M has owned the group since before s (same tenure), and no JoinGroup answer that ends earlier memberships has
+   reached M between s and u (same *serial*): a newer generation, or one for a static member, whose predecessor is
+   fenced without a new generation;
+2. u - s is shorter than the session time-out, within which C throws no member out that it has just heard.
+
+Who can commit between which two steps.  Let C create generation g+1 and answer a JoinGroup with it:
+
+- Before M reads that answer nobody knows g+1; commits of g are accepted, as if they had come before it.
+- When M reads it, `joined` drops all evidence, in one step: from now on g is refused (ILLEGAL_GENERATION).  A
+  Heartbeat of g that is still on its way back may say "valid" and is not believed (the serial has changed).
+- Then the relay waits until the commits begun before have ended (`Backend.settled`), asks once more whether M owns
+  the group, and only then passes the answer on.  So whoever knows g+1 fetches after the last commit of g.
+- If M has lost the group by then, the client gets NOT_COORDINATOR instead, knows no g+1, and joins again through
+  the new owner.  If M is frozen between that question and the answer's way out, g+1 was C's generation before M
+  lost the group: the new owner M' begins with no evidence, and to whatever it asks in its tenure C answers that g
+  is over.
+- A commit that M accepted by evidence of its own while it was already losing the group is fenced at the log.
+
+What a Heartbeat is worth.  A coordinator that is still loading its groups answers every Heartbeat 0 without
+looking, and a broker that was frozen, and coordinates the group no more, answers from an old memory.  So a
+Heartbeat only *prolongs* what is known of a member, without a gap as long as a session.  What begins it is a
+SyncGroup answered 0, which C has written to its log, or a *proof* (see `proof`): DescribeGroups, which a loading
+coordinator refuses, then a Heartbeat on the same connection, then another broker's word that C is still the
+coordinator.
+
+Between a new generation and its first SyncGroup answered 0 its commits get REBALANCE_IN_PROGRESS, as from C itself:
+until then C has not written the generation to its log.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+ILLEGAL_GENERATION: Final = 22
+UNKNOWN_MEMBER_ID: Final = 25
+REBALANCE_IN_PROGRESS: Final = 27
+
+FRESH_SECONDS: Final = 2.0
+"""How long evidence of a member lasts: less than half of Kafka's shortest session (group.min.session.timeout.ms, 6 s);
+where a shorter session is seen, half of that."""
+EMPTY_SECONDS: Final = 1.0
+"""How long "no members", or "members", is believed. It is safe for longer, since joins pass by; but not for those who
+go around us."""
+
+_FIRST_SWEEP: Final = 10_000
+_NEVER: Final = float("-inf")
+
+
+class _Group:
+    """What is known of one group in one tenure."""
+
+    __slots__ = ("empty", "fresh", "members", "newest", "occupied", "serial", "syncing", "tenure")
+
+    def __init__(self, tenure: int, serial: int) -> None:
+        self.tenure = tenure
+        self.serial = serial
+        self.newest: int | None = None
+        self.syncing = False
+        self.members: dict[str, float] = {}
+        """When members of the newest generation were asked about, and were valid."""
+        self.empty = _NEVER
+        self.occupied = _NEVER
+        self.fresh = FRESH_SECONDS
+
+    def prolongs(self, generation: int, member_id: str, sent: float) -> bool:
+        return generation == self.newest and sent - self.members.get(member_id, _NEVER) < 2 * self.fresh
+
+    def drop_evidence(self, serial: int) -> None:
+        self.serial = serial
+        self.members.clear()
+        self.empty = self.occupied = _NEVER
+
+
+class MemberGate:
+    """See the module's docstring. Times are seconds of one clock that runs on while others are frozen."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._serials = itertools.count(1)
+        self._sweep_at = _FIRST_SWEEP
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    # --- asking -------------------------------------------------------------------------------------
+
+    def verdict(self, group: str, tenure: int, generation: int, member_id: str, now: float) -> int | None:
+        """What is known about a commit: 0 if it may be made, an error code, or None: C must be asked."""
+        known = self._groups.get(group)
+        if known is None or known.tenure != tenure:
+            return None
+        if generation < 0:
+            if now - known.empty < EMPTY_SECONDS:
+                return 0
+            return UNKNOWN_MEMBER_ID if not member_id and now - known.occupied < EMPTY_SECONDS else None
+        if known.newest is None or generation > known.newest:
+            return None
+        if generation < known.newest:
+            return ILLEGAL_GENERATION
+        if known.syncing:
+            return REBALANCE_IN_PROGRESS
+        return 0 if now - known.members.get(member_id, _NEVER) < known.fresh else None
+
+    def serial(self, group: str, tenure: int) -> int:
+        """To be taken when C is asked, and given with its answer."""
+        return self._group(group, tenure).serial
+
+    def prolongs(self, group: str, tenure: int, generation: int, member_id: str, sent: float) -> bool:
+        """Whether a Heartbeat sent at that time is enough for this member; else only a proof is."""
+        known = self._groups.get(group)
+        return known is not None and known.tenure == tenure and known.prolongs(generation, member_id, sent)
+
+    # --- what passes by -----------------------------------------------------------------------------
+
+    def session(self, group: str, tenure: int, seconds: float) -> None:
+        """A member joins with this session time-out."""
+        known = self._group(group, tenure)
+        known.fresh = min(known.fresh, max(seconds / 2, 0.0))
+
+    def joined(self, group: str, tenure: int, generation: int, *, static: bool) -> None:
+        """A JoinGroup was answered without error: before the answer is passed on."""
+        known = self._group(group, tenure)
+        if known.newest is None or generation > known.newest:
+            known.drop_evidence(next(self._serials))
+            known.newest, known.syncing = generation, True
+        elif static:
+            known.drop_evidence(next(self._serials))
+
+    def synced(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
+        """A SyncGroup was answered without error."""
+        known = self._groups.get(group)
+        if known is not None and known.tenure == tenure and known.newest == generation:
+            known.syncing = False
+            if known.serial == serial:
+                self._valid(known, member_id, sent)
+
+    def heard(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
+        """A Heartbeat, a client's or ours, was answered 0 or 27."""
+        known = self._groups.get(group)
+        current = known is not None and known.tenure == tenure and known.serial == serial
+        if known is not None and current and known.prolongs(generation, member_id, sent):
+            self._valid(known, member_id, sent)
+
+    def left(self, group: str) -> None:
+        """Members leave, or are sent away: who is still one must be asked anew. Before it is passed on and after."""
+        known = self._groups.get(group)
+        if known is not None:
+            known.drop_evidence(next(self._serials))
+
+    # --- what we asked ------------------------------------------------------------------------------
+
+    def proved(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> bool:
+        """A proof, begun at ``sent``, says that a member is valid. False: too late to be believed."""
+        known = self._groups.get(group)
+        if known is None or known.tenure != tenure or known.serial != serial:
+            return False
+        if known.newest is None or generation > known.newest:
+            # Newer than what passed by: the group was joined around us, or in an earlier tenure.
+            known.drop_evidence(next(self._serials))
+            known.newest, known.syncing = generation, False
+        if generation == known.newest:
+            self._valid(known, member_id, sent)
+        return True
+
+    def described(self, group: str, tenure: int, serial: int, *, empty: bool, sent: float) -> bool:
+        """A proof, begun at ``sent``, says whether the group has members. False: too late to be believed."""
+        known = self._groups.get(group)
+        if known is None or known.tenure != tenure or known.serial != serial:
+            return False
+        if empty:
+            known.members.clear()
+            known.empty, known.occupied = sent, _NEVER
+        else:
+            known.empty, known.occupied = _NEVER, sent
+        return True
+
+    # --- keeping it small ---------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Forgets groups without fresh evidence, once there are many: asking C again is always right."""
+        if len(self._groups) < self._sweep_at:
+            return
+        for name in [name for name, known in self._groups.items() if _stale(known, now)]:
+            del self._groups[name]
+        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._groups))
+
+    def _group(self, group: str, tenure: int) -> _Group:
+        known = self._groups.get(group)
+        if known is None or known.tenure != tenure:
+            known = self._groups[group] = _Group(tenure, next(self._serials))
+        return known
+
+    @staticmethod
+    def _valid(known: _Group, member_id: str, sent: float) -> None:
+        known.members[member_id] = max(sent, known.members.get(member_id, _NEVER))
+        known.empty = _NEVER
+
+
+def _stale(known: _Group, now: float) -> bool:
+    newest = max(known.empty, known.occupied, max(known.members.values(), default=_NEVER))
+    return now - newest > 60.0
