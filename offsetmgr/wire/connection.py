@@ -180,6 +180,10 @@ class Connection:
             self._fail(self._not_kafka())
             raise self._not_kafka() from error
 
+    async def call_raw(self, request: Encoded, timeout: float) -> bytes:
+        """As `call`, for an answer that is not Kafka's: what follows the correlation id."""
+        return (await self._exchange(request, timeout))[4:]
+
     async def _exchange(self, request: Payload | Encoded, timeout: float) -> bytes:
         async with self._slots:
             if self._failure is not None:

@@ -1,0 +1,62 @@
+"""The manager's answers about itself, to `offsetmgr.wire.inspection`: status, and what a shard holds, page by page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from offsetmgr.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.server.dispatch import Api, Request
+from offsetmgr.wire.inspecting import INSPECT, MOST_ROWS, VERSION
+
+_NEVER_FLEXIBLE: Final = 32767
+
+
+class Inspectable(Protocol):
+    """What can be asked."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Everything that `manager status` shows of one process, in JSON's types."""
+        ...
+
+    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
+        """The next ``most`` offsets of a shard after the (group, topic, partition) given, sorted. Raises
+        `OffsetMgrError` where this process has no such shard in memory."""
+        ...
+
+
+def inspection_api(inspected: Inspectable, allowed: Callable[[str | None], bool]) -> Api:
+    """``allowed`` says whether a principal may look."""
+
+    def handle(request: Request) -> bytes:
+        try:
+            question = json.loads(request.frame[request.body(flexible=False) :])
+            if not isinstance(question, dict):
+                raise ValueError
+        except ValueError:
+            raise InvalidRequest("question to a manager", "it is not a JSON object") from None
+        if not allowed(request.connection.principal):
+            return _answer({"error": "this principal may not look at the manager", "kind": "not-authorized"})
+        return _answer(_found(inspected, question))
+
+    return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
+
+
+def _found(inspected: Inspectable, question: dict[str, Any]) -> Mapping[str, Any]:
+    what = question.get("what")
+    try:
+        if what == "status":
+            return inspected.status()
+        if what == "dump":
+            partition, most = question.get("partition"), question.get("most", MOST_ROWS)
+            if not isinstance(partition, int) or not isinstance(most, int):
+                return {"error": "partition and most are numbers"}
+            return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MOST_ROWS)))}
+    except OffsetMgrError as error:
+        return {"error": str(error)}
+    return {"error": f"nobody here knows about {what!r}"}
+
+
+def _answer(found: Mapping[str, Any]) -> bytes:
+    return json.dumps(found).encode()
