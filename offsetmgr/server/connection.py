@@ -13,11 +13,11 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from offsetmgr.errors import InvalidRequest
-from offsetmgr.server.dispatch import Answer, Api, Frame, HangUp, Lane, Outcome, Request, Stream
+from offsetmgr.server.dispatch import Answer, Api, Frame, HangUp, Lane, Last, Later, Outcome, Request, Stream
 from offsetmgr.server.frames import FrameSplitter
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._advancing = False
         self._reading = True
         self._no_room = False
-        self._tasks: set[asyncio.Future[Answer]] = set()
+        self._results: set[asyncio.Future[Any]] = set()
 
     # --- the transport's calls ----------------------------------------------------------------------
 
@@ -221,29 +221,38 @@ class Connection(asyncio.Protocol):
     # --- answers out --------------------------------------------------------------------------------
 
     def _take_outcome(self, request: Request, outcome: Outcome) -> None:
-        if outcome is None or isinstance(outcome, bytes | HangUp) or hasattr(outcome, "begin"):
+        then, otherwise = _as_it_is, None
+        if isinstance(outcome, Later):
+            outcome, then, otherwise = outcome
+        elif outcome is None or isinstance(outcome, bytes | HangUp) or hasattr(outcome, "begin"):
             self._answer(request, cast(Answer, outcome))
             return
-        future = asyncio.ensure_future(outcome)
+        future: asyncio.Future[Any] = asyncio.ensure_future(cast(Awaitable[Any], outcome))
         if future.done():
-            self._take_result(request, future)
+            self._take_result(request, future, then, otherwise)
         else:
-            self._tasks.add(future)  # the event loop itself holds tasks only weakly
-            future.add_done_callback(lambda done: self._take_result(request, done))
+            self._results.add(future)  # the event loop itself holds tasks only weakly
+            future.add_done_callback(lambda done: self._take_result(request, done, then, otherwise))
 
-    def _take_result(self, request: Request, future: asyncio.Future[Answer]) -> None:
-        self._tasks.discard(future)
+    def _take_result(
+        self, request: Request, future: asyncio.Future[Any], then: Callable[[Any], Answer], otherwise: Any
+    ) -> None:
+        self._results.discard(future)
         if self._transport is None:
             _drop(future)
             return
         try:
-            answer = future.result()
+            answer = then(future.result())
         except InvalidRequest as error:
             self._refuse(error)
         except asyncio.CancelledError:
             self.cut()
         except Exception:
-            self._defect(request)
+            if otherwise is None:
+                self._defect(request)
+            else:
+                _log.exception("%s failed: a defect; it is answered with an error", _name(request))
+                self._answer(request, then(otherwise))
         else:
             self._answer(request, answer)
 
@@ -275,6 +284,8 @@ class Connection(asyncio.Protocol):
             self._out.append(answer)
         elif isinstance(answer, bytes):
             self._out.append(_response(request, answer) + answer)
+            if isinstance(answer, Last):
+                self.hang_up()
         elif isinstance(answer, HangUp):
             self.hang_up()
         elif answer is not None:
@@ -316,8 +327,7 @@ class Connection(asyncio.Protocol):
         self.cut()
 
     def _defect(self, request: Request) -> None:
-        name = request.api.name if request.api else str(request.api_key)
-        _log.exception("%s version %d failed: a defect; its connection is closed", name, request.version)
+        _log.exception("%s failed: a defect; its connection is closed", _name(request))
         self.cut()
 
 
@@ -358,10 +368,16 @@ def _response(request: Request, body: bytes) -> bytes:
     return _RESPONSE.pack(4 + len(body), request.correlation)
 
 
-def _drop(future: asyncio.Future[Answer]) -> None:
+def _as_it_is(answer: Answer) -> Answer:
+    return answer
+
+
+def _name(request: Request) -> str:
+    name = request.api.name if request.api else "API"
+    return f"{name} (key {request.api_key}, version {request.version})"
+
+
+def _drop(future: asyncio.Future[Any]) -> None:
     """Nobody takes the answer any more; a stream must hear of it, and an exception counts as seen."""
-    if future.cancelled() or future.exception() is not None:
-        return
-    answer = future.result()
-    if answer is not None and not isinstance(answer, bytes | HangUp):
-        answer.lost()
+    if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
+        stream.lost()

@@ -6,10 +6,13 @@ A `Service` is built from a table of `Api`s (``handlers`` has the endpoint's) an
 A handler takes a `Request` and gives an *answer*, or an awaitable of one.  Answers are
 
 - ``bytes``: the body; the connection puts length, correlation id and tags in front;
+- `Last`: the same, and the connection is closed behind it;
 - `Frame`: a whole response as it goes out, length field first: what a broker answered, forwarded unread;
 - `Stream`: a response that is written piece by piece once all earlier ones of the connection have gone out;
 - None: no response at all (Produce with acks=0);
 - `HANG_UP`: the connection is closed after the answers before it have been sent.
+
+Instead of an awaitable of an answer a handler may give a `Later`, which needs no task.
 
 Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whose awaitable does) ends its connection,
 as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
@@ -24,7 +27,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.errors import InvalidRequest
 from offsetmgr.wire.primitives import Cursor
@@ -49,6 +52,10 @@ class Lane(enum.Enum):
 
 class Frame(bytes):
     """A whole response, its length field first."""
+
+
+class Last(bytes):
+    """The body of the last response of a connection."""
 
 
 class HangUp(enum.Enum):
@@ -103,7 +110,19 @@ class Stream(Protocol):
 
 
 Answer: TypeAlias = bytes | Stream | HangUp | None
-Outcome: TypeAlias = Answer | Awaitable[Answer]
+
+
+class Later(NamedTuple):
+    """An answer that is made of what ``result`` will give: ``answer(await result)``."""
+
+    result: Awaitable[Any]
+    answer: Callable[[Any], Answer]
+    otherwise: Any = None
+    """What ``answer`` is given instead where ``result`` raises, which is a defect and is logged. Where this is None the
+    connection is closed instead."""
+
+
+Outcome: TypeAlias = Answer | Awaitable[Answer] | Later
 
 
 class Request:

@@ -3,6 +3,7 @@ and what breaks the format is an `InvalidRequest`, never anything else."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import random
@@ -297,10 +298,8 @@ def test_a_mutated_request_is_read_or_invalid(name: str, decode: Any, version: i
         broken = bytearray(data)
         for _ in range(rng.randint(1, 4)):
             broken[rng.randrange(len(broken))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-        try:
+        with contextlib.suppress(InvalidRequest):
             decode(version, bytes(broken), 0)
-        except InvalidRequest:
-            pass
 
 
 def test_an_array_of_two_thousand_million_items_is_refused_before_anything_is_allocated() -> None:
