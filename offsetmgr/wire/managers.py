@@ -1,0 +1,88 @@
+"""`Managers`: the running manager processes, for synchronous callers who want to know how they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import NotCoordinator, OffsetMgrError
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.inspecting import MOST_ROWS
+from offsetmgr.wire.inspection import inspect, managers
+from offsetmgr.wire.runner import Runner
+from offsetmgr.wire.security import Security
+
+
+class ManagerReport(NamedTuple):
+    """One manager's status, or why it could not be had."""
+
+    node_id: int
+    address: Address
+    status: Mapping[str, Any] | None
+    error: OffsetMgrError | None = None
+
+
+class Managers:
+    """All manager processes that the first one reached knows. Construction does no I/O."""
+
+    def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
+        connection = connection or ConnectionConfig()
+        self._timeout = connection.timeout_ms / 1000
+        self._client = Client(bootstrap, Security.of(connection.kafka))
+        self._runner = Runner()
+
+    def reports(self) -> list[ManagerReport]:
+        """Every manager's status, asked all at once. Raises as `offsetmgr.wire.inspection.managers`."""
+        return self._runner.run(self._reports())
+
+    def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
+        """What the owner of a shard holds, sorted by group, topic and partition, asked for page by page.
+
+        Raises `NotCoordinator` where no manager owns the shard now.
+        """
+        owner = next((r.address for r in self.reports() if _owns(r.status, partition)), None)
+        if owner is None:
+            raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
+        after: list[Any] | None = None
+        while True:
+            question = {"what": "dump", "partition": partition, "after": after, "most": MOST_ROWS}
+            rows = self._runner.run(self._ask(owner, question))["rows"]
+            yield from rows
+            if len(rows) < MOST_ROWS:
+                return
+            after = [rows[-1]["group"], rows[-1]["topic"], rows[-1]["partition"]]
+
+    async def _ask(self, address: Address, question: dict[str, Any]) -> dict[str, Any]:
+        return await inspect(self._client, address, question, asyncio.get_running_loop().time() + self._timeout)
+
+    async def _reports(self) -> list[ManagerReport]:
+        async def report(node_id: int, address: Address) -> ManagerReport:
+            try:
+                return ManagerReport(node_id, address, await self._ask(address, {"what": "status"}))
+            except OffsetMgrError as error:
+                return ManagerReport(node_id, address, None, error)
+
+        found = await managers(self._client, asyncio.get_running_loop().time() + self._timeout)
+        return list(await asyncio.gather(*(report(node_id, address) for node_id, address in found)))
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _owns(status: Mapping[str, Any] | None, partition: int) -> bool:
+    return status is not None and any(
+        shard["partition"] == partition and shard["role"] == "owner" for shard in status["shards"]
+    )
