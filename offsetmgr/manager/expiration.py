@@ -41,11 +41,11 @@ class ExpiryReport(NamedTuple):
     refreshed: int = 0
     """Groups with members, whose activity is recorded anew."""
     busy: int = 0
-    """Groups left alone because a commit of theirs is in flight."""
+    """Groups left alone because something about them is in flight."""
     unknown: int = 0
     """Groups left alone because nobody could say whether they have members."""
     cut: bool = False
-    """Whether it stopped at the limit of tombstones: the rest is for the next pass."""
+    """Whether it stopped at the limit of tombstones: what it did not come to is for the next one."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
         """Both together."""
@@ -64,14 +64,14 @@ def expires_at(value: OffsetValue, last_active: int | None, terms: Terms) -> int
     """When an offset may go if its group has no members (ms since 1970). ``last_active`` None: it never had any."""
     if value.expire_timestamp is not None:
         return value.expire_timestamp
-    return kept_from(value.commit_timestamp, last_active, terms) + terms.retention_ms
-
-
-def kept_from(commit_timestamp: int, last_active: int | None, terms: Terms) -> int:
-    """From when the retention counts."""
     if last_active is None:
-        return commit_timestamp
-    return max(commit_timestamp, last_active + terms.activity_ms)
+        return value.commit_timestamp + terms.retention_ms
+    return max(value.commit_timestamp, last_active + terms.activity_ms) + terms.retention_ms
+
+
+def record_expires_at(last_active: int, terms: Terms) -> int:
+    """When the record of a group that has no offsets and no members may go (ms since 1970)."""
+    return last_active + terms.activity_ms + terms.retention_ms
 
 
 def activity_is_old(last_active: int | None, now_ms: int, terms: Terms) -> bool:

@@ -8,11 +8,11 @@ group and topic (everything else).  No I/O, no clock, no rules of who may change
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, UnknownKey
+from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
 
 MOST_PROBLEMS: Final = 1000
 """So many unreadable records are named; all are counted."""
@@ -55,6 +55,10 @@ class OffsetTable:
     def has_offsets(self, group: str) -> bool:
         return group in self._groups
 
+    def size(self, group: str) -> int:
+        """How many offsets a group has."""
+        return sum(map(len, self.topics(group).values()))
+
     def group_records(self) -> Iterator[str]:
         """Groups that have a record of their own, with offsets or without."""
         return iter(tuple(self._last_active))
@@ -79,6 +83,19 @@ class OffsetTable:
         self.unreadable += 1
         if len(self._named) < MOST_PROBLEMS:
             self._named[key] = f"{name}: {error}"
+
+    # --- its keys ----------------------------------------------------------------------------------
+
+    def key(self, group: str, topic: str, partition: int) -> bytes:
+        """The key of an offset in the log."""
+        return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
+
+    def tombstones(self, group: str, doomed: Iterable[tuple[str, int]], *, with_record: bool) -> list[Record]:
+        """What deletes these offsets of a group (by topic and partition), and the group's own record if asked."""
+        records: list[Record] = [(self.key(group, topic, partition), None) for topic, partition in sorted(doomed)]
+        if with_record:
+            records.append((self._format.encode_group_key(group), None))
+        return records
 
     # --- what changes it ---------------------------------------------------------------------------
 
@@ -113,33 +130,32 @@ class OffsetTable:
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
         """The newest values of many keys: the same as `apply` of each, but quicker."""
-        split = self._format.split
-        by_prefix = self._by_prefix
-        clean = not self._named
-        last_prefix: bytes | None = None
+        split, by_prefix = self._format.split, self._by_prefix
         values: dict[int, bytes] = {}
+        latest_prefix: bytes | None = None
         added = 0
-        for key, value in newest.items():
-            try:
-                parts = split(key)
-            except (Unreadable, UnknownVersion):
-                parts = None
-            if parts is None or value is None or not clean:
-                self.apply(key, value)
-                clean = not self._named
-                last_prefix = None
-                continue
-            prefix, partition = parts
-            if prefix != last_prefix:
-                found = by_prefix.get(prefix)
-                if found is None:
+        try:
+            for key, value in newest.items():
+                try:
+                    parts = split(key)
+                except (Unreadable, UnknownVersion):
+                    parts = None
+                if parts is None or value is None or self._named:
                     self.apply(key, value)
+                    latest_prefix = None
                     continue
-                last_prefix, values = prefix, found
-            if partition not in values:
-                added += 1
-            values[partition] = value
-        self.offset_count += added
+                prefix, partition = parts
+                if prefix != latest_prefix:
+                    found = by_prefix.get(prefix)
+                    if found is None:
+                        self.apply(key, value)
+                        continue
+                    values, latest_prefix = found, prefix
+                if partition not in values:
+                    added += 1
+                values[partition] = value
+        finally:
+            self.offset_count += added
 
     def apply_run(self, run: Run, values: Sequence[bytes | None]) -> None:
         """The records of `run`, whose values (none a tombstone) these are: the same as `apply` of each, but quicker."""
@@ -156,9 +172,8 @@ class OffsetTable:
         self.offset_count += len(held) - before
 
     def _forget_problems(self, run: Run) -> None:
-        prefix = self._format.offset_prefix(run.group, run.topic)
         for partition in run.partitions:
-            self._named.pop(prefix + self._format.partition_suffix(partition), None)
+            self._named.pop(self.key(run.group, run.topic, partition), None)
 
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
         """A record that is no offset."""

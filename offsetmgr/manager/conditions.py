@@ -1,0 +1,67 @@
+"""Conditional commits (`CommitRequest.expected`, rule 9): which parts of a request hold against what is committed.
+
+Pure, and without a shard: it asks for what it compares with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.manager.requests import OPERATION_NOT_ATTEMPTED, UNKNOWN_SERVER_ERROR, CommitRequest
+from offsetmgr.records.base import PartitionCommit
+
+NOTHING = -1
+"""As an expected offset: none is committed; as a new one, with a condition: none shall be."""
+
+
+class Fulfilled(NamedTuple):
+    """The request without its conditions."""
+
+    topics: list[tuple[str, list[PartitionCommit]]]
+    """What is to be committed, the parts without a condition among it."""
+    doomed: set[tuple[str, int]]
+    """What is to be deleted."""
+    errors: dict[tuple[str, int], int]
+    """The partitions whose condition does not hold, or cannot be told."""
+
+
+def fulfilled(
+    request: CommitRequest, committed: Callable[[str, int], int], uncertain: Callable[[str, int], bool]
+) -> Fulfilled:
+    """``committed`` gives the offset of a topic's partition or `NOTHING`, and raises `Unreadable` or `UnknownVersion`;
+    ``uncertain`` says whether a change of it is under way, whose end nobody knows: then no condition holds."""
+    result = Fulfilled([], set(), {})
+    for topic, partitions in request.topics:
+        accepted = []
+        for commit in partitions:
+            partition, offset, _, _ = commit
+            expected = request.expected.get((topic, partition))
+            if expected is not None:
+                error = _error(topic, partition, expected, committed, uncertain)
+                if error:
+                    result.errors[topic, partition] = error
+                    continue
+                if offset == NOTHING:
+                    result.doomed.add((topic, partition))
+                    continue
+            accepted.append(commit)
+        result.topics.append((topic, accepted))
+    return result
+
+
+def _error(
+    topic: str,
+    partition: int,
+    expected: int,
+    committed: Callable[[str, int], int],
+    uncertain: Callable[[str, int], bool],
+) -> int:
+    """0 if the condition holds."""
+    if uncertain(topic, partition):
+        return OPERATION_NOT_ATTEMPTED
+    try:
+        return 0 if committed(topic, partition) == expected else OPERATION_NOT_ATTEMPTED
+    except (Unreadable, UnknownVersion):
+        return UNKNOWN_SERVER_ERROR

@@ -1,0 +1,58 @@
+"""When passes of expiry come, and in which pieces."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.manager.expiration import ExpiryReport, Schedule, batches
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 60))
+def test_pieces_hold_every_group_once_and_no_more_than_asked(sizes: list[int], most: int) -> None:
+    groups = [f"g{index}" for index in range(len(sizes))]
+    pieces = list(batches(groups, lambda group: sizes[int(group[1:])], most))
+
+    assert [group for piece in pieces for group in piece] == groups
+    assert all(piece for piece in pieces)
+    for piece in pieces:
+        assert len(piece) == 1 or sum(1 + sizes[int(group[1:])] for group in piece) <= most
+
+
+def test_a_pass_is_walked_while_groups_come_and_go() -> None:
+    sizes = {"a": 5, "b": 5}
+    pieces = batches(["a", "b", "c"], lambda group: sizes.get(group, 0), 8)
+
+    assert next(pieces) == ["a"]
+    sizes.clear()
+    assert next(pieces) == ["b", "c"]
+
+
+def test_passes_are_spread_over_the_interval() -> None:
+    schedule = Schedule(partitions=4, interval=600.0)
+    for partition in range(4):
+        schedule.start(partition, now=1000.0)
+
+    assert schedule.take_due(1000.0) == []
+    assert schedule.next_due() == 1150.0
+    assert schedule.take_due(1149.9) == []
+    assert schedule.take_due(1310.0) == [0, 1]
+    assert schedule.take_due(1310.0) == []
+    assert schedule.next_due() == 1450.0
+    assert schedule.take_due(5000.0) == [2, 3, 0, 1]
+
+
+def test_what_is_not_served_has_no_pass() -> None:
+    schedule = Schedule(partitions=2, interval=600.0)
+    schedule.start(0, now=0.0)
+    schedule.stop(0)
+    schedule.stop(1)
+
+    assert schedule.next_due() is None
+    assert schedule.take_due(10_000.0) == []
+
+
+def test_reports_of_pieces_add_up() -> None:
+    assert ExpiryReport(1, 2, 3, 4, 5, 6).plus(ExpiryReport(1, 1, 1, 1, 1, 1, cut=True)) == ExpiryReport(
+        2, 3, 4, 5, 6, 7, cut=True
+    )
