@@ -35,7 +35,7 @@ these, which only said that there is more."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
-"""A commit timestamp of six bytes (those of 1988 to 2039 are), the shape of which the mask tells, and no expiry."""
+"""A commit timestamp of six bytes (those from July 1970 to 2039 are), the shape of which the mask tells, and no expiry."""
 _WIDE: Final = 1 << 41
 
 

@@ -1,0 +1,136 @@
+"""`AvroFormat` against fastavro, both ways: after the version the bytes are what the schemas say."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
+
+from offsetmgr.errors import Unreadable
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
+
+FOLDER = Path(__file__).parents[2] / "schemas"
+SCHEMAS = {
+    name: fastavro.parse_schema(json.loads((FOLDER / f"{name}.avsc").read_text()))
+    for name in ("offset-key", "offset-value", "group-key", "group-value")
+}
+VERSIONS = {"offset": b"\x4f\x00", "group": b"\x4f\x10"}
+form = AvroFormat()
+
+
+def written(schema: str, datum: dict[str, Any]) -> bytes:
+    """What fastavro makes of it, behind our version."""
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, SCHEMAS[schema], datum)
+    return VERSIONS[schema.partition("-")[0]] + stream.getvalue()
+
+
+def read(schema: str, data: bytes | None) -> Any:
+    """What fastavro reads behind the version; the data end there."""
+    assert data is not None
+    assert data[:2] == VERSIONS[schema.partition("-")[0]]
+    stream = io.BytesIO(data[2:])
+    datum = fastavro.schemaless_reader(stream, SCHEMAS[schema], None)
+    assert stream.read() == b""
+    return datum
+
+
+@given(TEXT, TEXT, INT32 | st.integers(0, 1100))
+def test_keys(group: str, topic: str, partition: int) -> None:
+    datum = {"group": group, "topic": topic, "partition": partition}
+
+    key = form.offset_prefix(group, topic) + form.partition_suffix(partition)
+
+    assert key == written("offset-key", datum)
+    assert read("offset-key", key) == datum
+    assert form.decode_key(written("offset-key", datum)) == OffsetKey(group, topic, partition)
+    assert form.encode_group_key(group) == written("group-key", {"group": group})
+    assert form.decode_key(written("group-key", {"group": group})) == GroupKey(group)
+
+
+@given(OFFSETS, INT32, TEXT | st.text("m", min_size=8000, max_size=8400), TIMES, EXPIRIES)
+def test_values(offset: int, epoch: int, metadata: str, time: int, expiry: int | None) -> None:
+    known = None if epoch == -1 else epoch
+    datum = {
+        "offset": offset,
+        "leader_epoch": known,
+        "metadata": metadata,
+        "commit_timestamp": time,
+        "expire_timestamp": expiry,
+    }
+
+    ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, metadata)], time, expiry)
+
+    assert value == written("offset-value", datum)
+    assert read("offset-value", value) == datum
+    assert form.decode_value(written("offset-value", datum)) == OffsetValue(offset, known, metadata, time, expiry)
+
+
+@given(INT64)
+def test_group_values(last_active: int) -> None:
+    _, value = form.encode_group("g", GroupValue(last_active))
+
+    assert value == written("group-value", {"last_active": last_active})
+    assert form.decode_group(value) == GroupValue(last_active)
+
+
+def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
+    value = written(
+        "offset-value",
+        {"offset": 5, "leader_epoch": -1, "metadata": "", "commit_timestamp": 1, "expire_timestamp": None},
+    )
+
+    assert form.decode_value(value) == OffsetValue(5, None, "", 1)
+    assert form.read_offset(value) == (5, -1, "")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("4f00 8200 0274 00", "group is longer than need be"),
+        ("4f00 0267 820074 00", "topic is longer than need be"),
+        ("4f00 0267 0274 8000", "partition is longer than need be"),
+        ("4f00 0267 0274 8080808010", "partition does not fit into 32 bits"),
+        ("4f00 0167 0274 00", "the length of group is -1"),
+        ("4f00 0267 0274 0000", "1 bytes too many"),
+        ("4f00 0267 0374 00", "the length of topic is -2"),
+        ("4f00 0267 fe7f74 00", "it ends within topic"),
+        ("4f00 02ff 0274 00", "group is no UTF-8"),
+    ],
+)
+def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
+    """It would be another key of the log for the same offset."""
+    with pytest.raises(Unreadable, match=why):
+        form.decode_key(bytes.fromhex(data))
+    if "UTF-8" not in why:  # told once a topic, by decode_key
+        with pytest.raises(Unreadable, match=why):
+            form.split(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("4f00 5400 00 8080808080800000", "commit_timestamp is longer than need be"),
+        ("4f00 d400 0000 80a0abfef962 00", "offset is longer than need be"),
+        ("4f00 ffffffffffffffffff02 0000 80a0abfef962 00", "offset does not fit into 64 bits"),
+        ("4f00 54 04 00 80a0abfef962 00", "the union leader_epoch has no branch 2"),
+        ("4f00 54 00 00 80a0abfef962 04", "the union expire_timestamp has no branch 2"),
+        ("4f00 54 02 8080808010 00 80a0abfef962 00", "leader_epoch does not fit into 32 bits"),
+        ("4f00 54 00 03 80a0abfef962 00", "the length of metadata is -2"),
+        ("4f00 54 00 02ff 80a0abfef962 00", "metadata is no UTF-8"),
+        ("4f00 54 00 00 80a0abfef962 0000", "1 bytes too many"),
+        ("4f00 54 00 00 80a0abfef962", "it ends within expire_timestamp"),
+    ],
+)
+def test_a_value_that_breaks_the_schema_is_unreadable(data: str, why: str) -> None:
+    for call in (form.decode_value, form.read_offset):
+        with pytest.raises(Unreadable, match=why):
+            call(bytes.fromhex(data))
