@@ -15,7 +15,7 @@ import os
 import ssl
 import struct
 from collections import deque
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
@@ -162,6 +162,25 @@ class Connection:
                 raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
             message = login.answer(answer.auth_bytes)
 
+    async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
+        """Leaves the open connection, logged in, to ``protocol``, which speaks raw frames on it from here on.
+
+        Only while nothing is in flight. This object can do nothing any more, but must live as long as the transport is
+        used (asyncio closes a transport whose StreamWriter is thrown away). Raises `Unreachable` where it has broken.
+        """
+        self._receiver.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._receiver
+        if self._failure is not None:
+            raise self._failure
+        self._failure = Unreachable(f"broker {self.address}", "the connection was handed over")
+        transport = cast(asyncio.Transport, self._writer.transport)
+        transport.set_protocol(protocol)
+        if transport.is_closing():
+            raise Unreachable(f"broker {self.address}", "the connection broke")
+        transport.resume_reading()
+        return transport
+
     @property
     def closed(self) -> bool:
         return self._failure is not None
@@ -183,6 +202,13 @@ class Connection:
     async def call_raw(self, request: Encoded, timeout: float) -> bytes:
         """As `call`, for an answer that is not Kafka's: what follows the correlation id."""
         return (await self._exchange(request, timeout))[4:]
+
+    async def exchange(self, request: Encoded, timeout: float) -> bytes:
+        """Sends an encoded request and gives the whole answer, its correlation id first.
+
+        Raises `TimedOut`, `Unreachable` (the connection broke).
+        """
+        return await self._exchange(request, timeout)
 
     async def _exchange(self, request: Payload | Encoded, timeout: float) -> bytes:
         async with self._slots:

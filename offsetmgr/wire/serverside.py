@@ -62,6 +62,11 @@ def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> by
     return _request(api_key, version).encode(message)
 
 
+def request_is_flexible(api_key: int, version: int) -> bool:
+    """Whether the request's header has tagged fields (and its response's, but ApiVersions')."""
+    return _request(api_key, version).flexible
+
+
 class _Field(NamedTuple):
     """One field of a message: how it is read and written, its tag if it has one, and how few bytes it can take."""
 

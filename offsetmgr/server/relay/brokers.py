@@ -1,0 +1,190 @@
+"""`Brokers`: the real brokers, where they are, what they speak, and the port of ours that stands for each.
+
+A broker gets a port when it is first seen and keeps it for as long as this process lives, wherever the broker moves.
+Which port is settled by its node id where that one is free, so that it is the same after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import OffsetMgrError, Unreachable
+from offsetmgr.server.relay.rewriting import NamedBroker
+from offsetmgr.server.service import Listener, Service
+from offsetmgr.wire.asking import ask
+from offsetmgr.wire.client import Client, remaining
+from offsetmgr.wire.connection import Address, Connection
+from offsetmgr.wire.security import Security
+
+_log = logging.getLogger(__name__)
+
+_METADATA: Final = (3, 8)
+_REFRESH_SECONDS: Final = 5.0
+_ASK_SECONDS: Final = 5.0
+
+Versions = Mapping[int, tuple[int, int]]
+
+
+class RelayPorts(NamedTuple):
+    """The ports that may stand for brokers: ``size`` of them from ``first`` on; 0 takes free ones."""
+
+    first: int
+    size: int = 100
+
+    def candidates(self, node_id: int) -> Iterable[int]:
+        """Where a broker's port may be, the preferred one first."""
+        if self.first == 0:
+            return [0]
+        return [self.first + (node_id + n) % self.size for n in range(self.size)]
+
+
+class Brokers:
+    """See the module's docstring. Use it within one event loop."""
+
+    def __init__(
+        self,
+        service: Service,
+        client: Client,
+        security: Security,
+        host: str,
+        ports: RelayPorts,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """``client`` reaches the real cluster; ``host`` and ``tls`` are the manager's own listener's."""
+        self._service = service
+        self._client = client
+        self._security = security
+        self._host = host
+        self._ports = ports
+        self._tls = tls
+        self._addresses: dict[int, Address] = {}
+        self._listeners: dict[int, Listener] = {}
+        self._probes: dict[int, Connection] = {}
+        self._versions: dict[int, Versions] = {}
+        self._listening = asyncio.Lock()
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(self, timeout: float) -> None:
+        """Listens for every broker that is there now. Raises `OffsetMgrError`."""
+        await self._refresh(asyncio.get_running_loop().time() + timeout)
+        self._refresher = asyncio.create_task(self._keep_fresh())
+
+    async def close(self) -> None:
+        """Stops looking after the brokers; the listeners are the service's to close."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._refresher
+        for probe in self._probes.values():
+            await probe.close()
+
+    # --- where they are -----------------------------------------------------------------------------
+
+    async def seen(self, brokers: Iterable[NamedBroker]) -> None:
+        """Brokers as the cluster names them: from now on each has a port. Raises `Unreachable`: no port is free."""
+        for broker in brokers:
+            self._addresses[broker.node_id] = Address(broker.host, broker.port)
+            if broker.node_id not in self._listeners:
+                await self._listen(broker.node_id)
+
+    def address(self, node_id: int) -> Address | None:
+        """Where a broker really is."""
+        return self._addresses.get(node_id)
+
+    def addresses(self) -> list[Address]:
+        """Where all brokers really are, dead ones too."""
+        return list(self._addresses.values())
+
+    def port(self, node_id: int) -> int:
+        """Our port for a broker that was seen."""
+        return self._listeners[node_id].port
+
+    def ports(self) -> Mapping[int, int]:
+        """Our ports by node id."""
+        return {node_id: listener.port for node_id, listener in sorted(self._listeners.items())}
+
+    async def _listen(self, node_id: int) -> None:
+        async with self._listening:
+            if node_id in self._listeners:
+                return
+            ours = {listener.port for listener in self._listeners.values()}
+            for port in self._ports.candidates(node_id):
+                if port and port in ours:
+                    continue
+                listener = Listener(self._service, self._host, port, tls=self._tls, node_id=node_id)
+                with contextlib.suppress(Unreachable):
+                    await listener.start()
+                    self._listeners[node_id] = listener
+                    return
+                self._service.listeners.remove(listener)
+        last = self._ports.first + self._ports.size - 1
+        raise Unreachable(
+            f"a port for broker {node_id}", f"none of {self._ports.first} to {last} is free", "name another range"
+        )
+
+    # --- what they speak ----------------------------------------------------------------------------
+
+    async def versions(self, node_id: int | None) -> Versions:
+        """The versions that a broker speaks now; for None those that all brokers do, as far as they are known.
+
+        Raises `OffsetMgrError` where the broker cannot be asked.
+        """
+        if node_id is not None:
+            return await self._probe(node_id)
+        known = list(self._versions.values())
+        if not known:
+            raise Unreachable("Kafka", "no broker has told yet what it speaks")
+        common: dict[int, tuple[int, int]] = {}
+        for key in set.intersection(*(set(versions) for versions in known)):
+            low, high = max(v[key][0] for v in known), min(v[key][1] for v in known)
+            if low <= high:
+                common[key] = (low, high)
+        return common
+
+    async def _probe(self, node_id: int) -> Versions:
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise Unreachable(f"broker {node_id}", "nobody knows where it is")
+        probe = self._probes.get(node_id)
+        if probe is None or probe.closed or probe.address != address:
+            # A new connection asks for the versions again: the broker may be a newer one since.
+            new = await Connection.open(address, self._security, _ASK_SECONDS)
+            old = self._probes.get(node_id)
+            self._probes[node_id] = new
+            self._versions[node_id] = new.versions
+            if old is not None:
+                await old.close()
+            return new.versions
+        return probe.versions
+
+    # --- keeping up ---------------------------------------------------------------------------------
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            try:
+                await self._refresh(asyncio.get_running_loop().time() + _ASK_SECONDS)
+            except OffsetMgrError as error:
+                _log.info("the cluster's brokers could not be asked for: %s", error)
+
+    async def _refresh(self, deadline: float) -> None:
+        connection = await self._client.any_connection(deadline)
+        answer = await ask(connection, *_METADATA, {"topics": [], **_NO_EXTRAS}, remaining(deadline))
+        brokers = [NamedBroker(b["node_id"], b["host"], b["port"], b["rack"]) for b in answer["brokers"]]
+        await self.seen(brokers)
+        alive = {broker.node_id for broker in brokers}
+        for node_id in self._versions.keys() - alive:
+            del self._versions[node_id]
+        await asyncio.gather(*(self._probe(node_id) for node_id in alive), return_exceptions=True)
+
+
+_NO_EXTRAS: Final = {
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}

@@ -1,0 +1,24 @@
+"""Asking a broker in any version of any API, with plain dicts (see `serverside`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offsetmgr.errors import InvalidRequest, ServerError
+from offsetmgr.wire.connection import Connection, Encoded
+from offsetmgr.wire.primitives import NO_TAGS
+from offsetmgr.wire.serverside import Message, decode_response, encode_request, request_is_flexible
+
+
+async def ask(
+    connection: Connection, api_key: int, version: int, message: Mapping[str, Any], timeout: float
+) -> Message:
+    """The broker's answer, within ``timeout`` seconds. Raises `TimedOut`, `Unreachable`, `ServerError`."""
+    flexible = request_is_flexible(api_key, version)
+    body = encode_request(api_key, version, message)
+    frame = await connection.exchange(Encoded(api_key, version, NO_TAGS + body if flexible else body), timeout)
+    try:
+        return decode_response(api_key, version, frame, 5 if flexible else 4)
+    except InvalidRequest as error:
+        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
