@@ -64,8 +64,12 @@ class OutcomeUnknown(OffsetMgrError):
 
 
 class Fenced(OffsetMgrError):
-    """Somebody else has claimed the slot since (NOT_COORDINATOR). Nothing was written; the writer is of no use any
-    more, and whoever held it has to ask for the slot again before it claims."""
+    """Somebody else has claimed the slot since (NOT_COORDINATOR). The writer is of no use any more, and whoever held it
+    has to ask for the slot again before it claims.
+
+    An append that began after that claim did not happen and never will. One that was under way when the slot was
+    claimed has ended before the claim returned, one way or the other: the claimer knows, the fenced one does not.
+    """
 
     code = 16
     name = "NOT_COORDINATOR"
@@ -138,7 +142,10 @@ class LogReader(Protocol):
         ...
 
     def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
-        """The next records, at most ``most``, in order in each partition; waits up to ``timeout`` seconds for one."""
+        """The next records, at most ``most``, in order in each partition; waits up to ``timeout`` seconds for one.
+
+        May come back early with nothing where only a `position` has moved. Raises `OffsetMgrError`.
+        """
         ...
 
     def position(self, partition: int) -> int:
@@ -165,8 +172,12 @@ class PartitionLog(Protocol):
         ...
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """For each partition the offset below which every append has ended (the last stable offset): a reader that
-        has reached it has seen every acknowledged record. Raises `OffsetMgrError`."""
+        """For each partition the offset below which every append has ended (the last stable offset).
+
+        Asked after a claim: a reader that has reached it has seen every record that was ever acknowledged to an earlier
+        claimant.  Of a slot whose writer goes on it may for moments lie below what was acknowledged just now, because
+        an append is acknowledged before it becomes readable.  Raises `OffsetMgrError`.
+        """
         ...
 
     def close(self) -> None: ...

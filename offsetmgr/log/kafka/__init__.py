@@ -49,8 +49,8 @@ class KafkaLog:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         group: str = "offsetmgr",
     ) -> None:
+        self.bootstrap = bootstrap
         self.topic = topic
-        self._bootstrap = bootstrap
         self._partitions = partitions
         self._properties = dict(properties or {})
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -67,7 +67,7 @@ class KafkaLog:
         if slot not in range(slot_count(self._partitions)):
             raise ValueError(f"no slot {slot}")
         settings = producer_settings(
-            self._bootstrap,
+            self.bootstrap,
             self._properties,
             transactional_id=transactional_id(self.topic, slot),
             transaction_timeout_ms=self._transaction_timeout_ms,
@@ -79,8 +79,8 @@ class KafkaLog:
         """See `PartitionLog.reader`."""
         return KafkaReader(
             self.topic,
-            follower_settings(self._bootstrap, self._properties, self._group),
-            loader_settings(self._bootstrap, self._properties, self._group),
+            follower_settings(self.bootstrap, self._properties, self._group),
+            loader_settings(self.bootstrap, self._properties, self._group),
         )
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:

@@ -1,0 +1,424 @@
+"""What every `PartitionLog` promises, as tests: shipped, so that users can hold their own logs to it.
+
+Here belong promises that hold for *all* logs; what only one log does is tested beside that log.  A log's own test
+module subclasses `LogContract`, gives it a log, and is done::
+
+    pytest.register_assert_rewrite("offsetmgr.testing.log_contract")   # before the import, for readable failures
+    from offsetmgr.testing.log_contract import LogContract
+
+    class TestMyLog(LogContract):
+        @pytest.fixture
+        def log(self): ...
+        def leave_unfinished(self, log, slot, batches): ...
+
+Every test takes a new, empty log of ten partitions: slots 0 and 1 have two partitions each.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+
+from offsetmgr.log.base import (
+    Fenced,
+    LogClosed,
+    LogReader,
+    LogRecord,
+    PartitionLog,
+    SlotWriter,
+    TooLarge,
+    partitions_of,
+)
+from offsetmgr.records.base import Record
+
+PARTITIONS = 10
+TIMEOUT = 20.0
+"""Seconds for whatever must happen; nothing here takes as long."""
+
+
+class LogContract:
+    """The promises of `PartitionLog`. Override the fixture ``log`` and `leave_unfinished`."""
+
+    too_large = 2_000_000
+    """A size of a single value, in bytes, that the log never takes."""
+
+    @pytest.fixture
+    def log(self) -> PartitionLog | Iterator[PartitionLog]:
+        """A new, empty log of `PARTITIONS` partitions; the override closes it afterwards."""
+        raise NotImplementedError("override the fixture `log`")
+
+    def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+        """Claims the slot, begins an append and leaves it, as a process does that dies in the middle."""
+        raise NotImplementedError("override `leave_unfinished`")
+
+    @pytest.fixture
+    def reader(self, log: PartitionLog) -> Iterator[LogReader]:
+        reader = log.reader()
+        yield reader
+        reader.close()
+
+    @pytest.fixture
+    def claim(self, log: PartitionLog) -> Iterator[Callable[[int], SlotWriter]]:
+        """Makes a writer that has claimed a slot; closes it after the test."""
+        writers: list[SlotWriter] = []
+
+        def claim(slot: int) -> SlotWriter:
+            writer = log.writer(slot)
+            writers.append(writer)
+            writer.claim(TIMEOUT)
+            return writer
+
+        yield claim
+        for writer in writers:
+            writer.close()
+
+    # --- appending ----------------------------------------------------------------------------------
+
+    def test_an_empty_log_begins_and_ends_at_zero(self, log: PartitionLog) -> None:
+        everywhere = list(range(PARTITIONS))
+
+        assert log.partitions == PARTITIONS
+        assert dict(log.start_offsets(everywhere, TIMEOUT)) == dict.fromkeys(everywhere, 0)
+        assert dict(log.end_offsets(everywhere, TIMEOUT)) == dict.fromkeys(everywhere, 0)
+
+    def test_what_was_appended_is_read_with_keys_values_and_tombstones(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        before = time.time_ns() // 1_000_000
+
+        ends = claim(1).append({1: [(b"a", b"1"), (b"empty", b"")], 9: [(b"gone", None)]}, TIMEOUT)
+
+        reader.follow({1: 0, 9: 0})
+        records = read(reader, 3)
+        assert ends == {1: 1, 9: 0}
+        assert {(r.partition, r.offset, r.key, r.value) for r in records} == {
+            (1, 0, b"a", b"1"),
+            (1, 1, b"empty", b""),
+            (9, 0, b"gone", None),
+        }
+        assert all(abs(record.timestamp - before) < 60_000 for record in records)
+
+    def test_the_records_of_an_append_are_consecutive_and_the_last_ones_offset_is_told(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        writer = claim(0)
+        reader.follow({0: 0, 8: 0})
+
+        first = writer.append({0: numbered(0, 40), 8: numbered(0, 3)}, TIMEOUT)
+        second = writer.append({0: numbered(40, 60)}, TIMEOUT)
+
+        records = [r for r in read(reader, 63) if r.partition == 0]
+        assert [record.key for record in records] == [key for key, _ in numbered(0, 60)]
+        assert [record.offset for record in records[:40]] == list(range(first[0] - 39, first[0] + 1))
+        assert [record.offset for record in records[40:]] == list(range(second[0] - 19, second[0] + 1))
+        assert second[0] - 19 > first[0]
+
+    def test_a_large_append_over_all_partitions_of_a_slot(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        batches = {partition: numbered(0, 2500) for partition in partitions_of(1, PARTITIONS)}
+
+        ends = claim(1).append(batches, TIMEOUT)
+
+        newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in batches}
+        reader.load(dict.fromkeys(batches, 0), {p: end + 1 for p, end in ends.items()}, newest)
+        assert newest == {partition: dict(records) for partition, records in batches.items()}
+
+    def test_a_batch_that_is_too_large_is_refused_and_the_writer_goes_on(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        with pytest.raises(TooLarge):
+            writer.append({1: [(b"small", b"1")], 9: [(b"big", b"x" * self.too_large)]}, TIMEOUT)
+
+        writer.append({1: [(b"next", b"2")]}, TIMEOUT)
+
+        assert [record.key for record in self.all_of(log, reader, 1)] == [b"next"]
+
+    def test_closing_a_writer_is_quiet_and_final(self, claim: Callable[[int], SlotWriter]) -> None:
+        writer = claim(2)
+
+        writer.close()
+        writer.close()
+
+        with pytest.raises(LogClosed):
+            writer.append({2: [(b"k", b"v")]}, TIMEOUT)
+
+    # --- claiming -----------------------------------------------------------------------------------
+
+    def test_a_later_claim_fences_the_earlier_writer_for_good(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        earlier = claim(1)
+        earlier.append({1: [(b"k", b"before")]}, TIMEOUT)
+        later = claim(1)
+
+        for _ in range(2):
+            with pytest.raises(Fenced):
+                earlier.append({1: [(b"k", b"zombie")], 9: [(b"k", b"zombie")]}, TIMEOUT)
+        later.append({1: [(b"k", b"after")]}, TIMEOUT)
+        with pytest.raises(Fenced):
+            earlier.append({9: [(b"k", b"zombie")]}, TIMEOUT)
+
+        claim(1)
+        assert [record.value for record in self.all_of(log, reader, 1)] == [b"before", b"after"]
+        assert self.all_of(log, reader, 9) == []
+
+    def test_the_last_of_many_claims_wins_and_other_slots_are_left_alone(
+        self, claim: Callable[[int], SlotWriter]
+    ) -> None:
+        other = claim(2)
+        writers = [claim(1) for _ in range(4)]
+
+        for fenced in writers[:-1]:
+            with pytest.raises(Fenced):
+                fenced.append({1: [(b"k", b"v")]}, TIMEOUT)
+        writers[-1].append({1: [(b"k", b"v")]}, TIMEOUT)
+        other.append({2: [(b"k", b"v")]}, TIMEOUT)
+
+    def test_a_writer_made_before_but_claiming_after_fences_the_others(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter]
+    ) -> None:
+        prepared = log.writer(1)
+        current = claim(1)
+
+        prepared.claim(TIMEOUT)
+
+        with pytest.raises(Fenced):
+            current.append({1: [(b"k", b"v")]}, TIMEOUT)
+        prepared.append({1: [(b"k", b"v")]}, TIMEOUT)
+        prepared.close()
+
+    def test_an_unfinished_append_moves_no_end_and_is_never_read(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        claim(1).append({1: [(b"k", b"whole")]}, TIMEOUT)
+        claim(1)
+        before = log.end_offsets([1, 9], TIMEOUT)
+        reader.follow({1: 0, 9: 0})
+
+        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
+
+        assert log.end_offsets([1, 9], TIMEOUT) == before
+        assert [record.value for record in read(reader, 1)] == [b"whole"]
+        assert list(reader.poll(10, 0.3)) == []
+
+    def test_a_claim_ends_what_a_dead_predecessor_left_and_the_end_offset_passes_it(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
+        reader.follow({1: 0, 9: 0})
+
+        heir = claim(1)
+
+        ends = log.end_offsets([1, 9], TIMEOUT)
+        assert all(end > 0 for end in ends.values())
+        assert read_to(reader, ends) == []
+        heir.append({9: [(b"k", b"whole")]}, TIMEOUT)
+        assert [record.value for record in read(reader, 1)] == [b"whole"]
+
+    def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        for round_ in range(5):
+            acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT)
+
+            claim(1)
+
+            ends = log.end_offsets([1, 9], TIMEOUT)
+            assert {p: ends[p] > acknowledged[p] for p in ends} == {1: True, 9: True}
+            newest: dict[int, dict[bytes, bytes | None]] = {1: {}, 9: {}}
+            reader.load({1: 0, 9: 0}, ends, newest)
+            assert (len(newest[1]), len(newest[9])) == (round_ + 1, round_ + 1)
+
+    # --- loading ------------------------------------------------------------------------------------
+
+    def test_load_keeps_the_newest_value_of_each_key_and_tombstones(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        writer = claim(0)
+        writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT)
+        writer.append({0: [(b"b", None), (b"c", None), (b"c", b"1")]}, TIMEOUT)
+        claim(0)
+        ends = log.end_offsets([0, 8, 2], TIMEOUT)
+        newest: dict[int, dict[bytes, bytes | None]] = {0: {}, 8: {}, 2: {}}
+        passed: list[int] = []
+
+        reached = reader.load({0: 0, 8: 0, 2: 0}, ends, newest, progress=passed.append)
+
+        assert newest == {0: {b"a": b"2", b"b": None, b"c": b"1"}, 8: {b"a": b"8"}, 2: {}}
+        assert all(reached[partition] >= end for partition, end in ends.items())
+        assert sum(passed) == sum(reached.values())
+
+    def test_load_begins_where_it_is_told_to(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT)[1] + 1
+        writer.append({1: [(b"both", b"2"), (b"new", b"2")]}, TIMEOUT)
+        claim(1)
+        newest: dict[int, dict[bytes, bytes | None]] = {1: {b"both": b"1"}}
+
+        reader.load({1: start}, log.end_offsets([1], TIMEOUT), newest)
+
+        assert newest == {1: {b"both": b"2", b"new": b"2"}}
+
+    def test_load_of_what_has_been_read_already_reads_nothing(self, log: PartitionLog, reader: LogReader) -> None:
+        newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
+
+        assert reader.load({1: 0}, log.end_offsets([1], TIMEOUT), newest) == {1: 0}
+        assert newest == {1: {}}
+
+    def test_load_that_is_stopped_comes_back_and_says_how_far_it_came(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT)
+
+        reached = reader.load({1: 0}, {1: ends[1] + 1}, {1: {}}, stopped=lambda: True)
+
+        assert reached == {1: 0}
+
+    # --- following ----------------------------------------------------------------------------------
+
+    def test_poll_of_nothing_waits_and_comes_back_with_nothing(self, reader: LogReader) -> None:
+        reader.follow({1: 0, 9: 0})
+
+        assert list(reader.poll(10, 0.05)) == []
+        assert reader.position(1) == 0
+
+    def test_poll_gives_what_is_appended_while_it_waits(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        reader.follow({1: 0, 9: 0})
+        read_to(reader, {1: 0, 9: 0})
+
+        appending = threading.Thread(target=writer.append, args=({9: [(b"k", b"v")]}, TIMEOUT))
+        appending.start()
+        records = read(reader, 1)
+        appending.join()
+
+        assert [(record.partition, record.key) for record in records] == [(9, b"k")]
+
+    def test_poll_brings_no_more_than_asked_for_and_loses_nothing(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT)
+        reader.follow({0: 0, 8: 0})
+        got: list[LogRecord] = []
+        deadline = time.monotonic() + TIMEOUT
+        while len(got) < 60 and time.monotonic() < deadline:
+            some = reader.poll(7, 1)
+            assert len(some) <= 7
+            got += some
+
+        for partition in (0, 8):
+            assert [r.key for r in got if r.partition == partition] == [key for key, _ in numbered(0, 30)]
+
+    def test_the_position_passes_markers_and_aborted_records_up_to_the_end(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        reader.follow({1: 0, 9: 0})
+        for number in range(3):
+            writer.append({1: [(b"k", b"%d" % number)]}, TIMEOUT)
+        with pytest.raises(TooLarge):
+            writer.append({1: [(b"k", b"small")], 9: [(b"k", b"x" * self.too_large)]}, TIMEOUT)
+        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
+        claim(1)
+        ends = log.end_offsets([1, 9], TIMEOUT)
+
+        records = read_to(reader, ends)
+
+        assert [record.value for record in records] == [b"0", b"1", b"2"]
+        assert {partition: reader.position(partition) for partition in ends} == ends
+
+    def test_following_other_partitions_leaves_the_rest_where_they_were(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        one, two = claim(1), claim(2)
+        one.append({1: numbered(0, 5)}, TIMEOUT)
+        reader.follow({1: 0})
+        first = read(reader, 5)
+        two.append({2: numbered(0, 5)}, TIMEOUT)
+        one.append({1: numbered(5, 10)}, TIMEOUT)
+
+        reader.follow({1: reader.position(1), 2: 0})
+        second = read(reader, 10)
+        reader.follow({2: reader.position(2)})
+        one.append({1: numbered(10, 15)}, TIMEOUT)
+        two.append({2: numbered(5, 10)}, TIMEOUT)
+        third = read(reader, 5)
+
+        assert [r.key for r in first] == [key for key, _ in numbered(0, 5)]
+        assert [r.key for r in second if r.partition == 1] == [key for key, _ in numbered(5, 10)]
+        assert [r.key for r in second if r.partition == 2] == [key for key, _ in numbered(0, 5)]
+        assert [(r.partition, r.key) for r in third] == [(2, key) for key, _ in numbered(5, 10)]
+
+    def test_following_from_another_offset_reads_from_there(
+        self, claim: Callable[[int], SlotWriter], reader: LogReader
+    ) -> None:
+        last = claim(1).append({1: numbered(0, 5)}, TIMEOUT)[1]
+        reader.follow({1: 0})
+        read(reader, 5)
+
+        reader.follow({1: last - 1})
+
+        assert [record.key for record in read(reader, 2)] == [key for key, _ in numbered(3, 5)]
+
+    def test_closing_a_reader_ends_the_poll_of_another_thread(self, log: PartitionLog) -> None:
+        reader = log.reader()
+        reader.follow({1: 0})
+        polling, ended = threading.Event(), threading.Event()
+
+        def poll() -> None:
+            try:
+                while True:
+                    polling.set()
+                    reader.poll(10, TIMEOUT)
+            except LogClosed:
+                ended.set()
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        assert polling.wait(TIMEOUT)
+
+        reader.close()
+
+        assert ended.wait(TIMEOUT / 2)
+        thread.join()
+        reader.close()
+
+    def all_of(self, log: PartitionLog, reader: LogReader, partition: int) -> list[LogRecord]:
+        """Everything that can be read of a partition."""
+        reader.follow({partition: 0})
+        found = list(read_to(reader, log.end_offsets([partition], TIMEOUT)))
+        return found + [record for record in reader.poll(1000, 0.2) if record.partition == partition]
+
+
+def numbered(first: int, end: int) -> list[Record]:
+    """Records whose keys are numbers from ``first`` up to ``end``, in order."""
+    return [(b"%06d" % number, b"value %d" % number) for number in range(first, end)]
+
+
+def read(reader: LogReader, count: int) -> list[LogRecord]:
+    """The next so many records, and those that come with them."""
+    records: list[LogRecord] = []
+    deadline = time.monotonic() + TIMEOUT
+    while len(records) < count:
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records after {TIMEOUT:g} s"
+        records += reader.poll(1000, 1)
+    return records
+
+
+def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
+    """The records up to the position ``ends``."""
+    records: list[LogRecord] = []
+    deadline = time.monotonic() + TIMEOUT
+    while any(reader.position(partition) < end for partition, end in ends.items()):
+        assert time.monotonic() < deadline, f"not at {ends} after {TIMEOUT:g} s"
+        records += reader.poll(1000, 1)
+    return records

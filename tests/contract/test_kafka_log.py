@@ -1,0 +1,250 @@
+"""The log on real brokers keeps the contract of every `PartitionLog`, and does right by what only Kafka can do."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.errors import OffsetMgrError, ServerError, TimedOut, Unreachable
+from offsetmgr.log.base import Fenced, NotWritten, PartitionLog, TooLarge
+from offsetmgr.log.kafka import KafkaLog, transactional_id
+from offsetmgr.log.topic import ensure_topic
+from offsetmgr.records.base import Record
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+
+pytest.register_assert_rewrite("offsetmgr.testing.log_contract")
+
+from offsetmgr.testing.log_contract import (  # noqa: E402
+    PARTITIONS,
+    TIMEOUT,
+    LogContract,
+    numbered,
+    read,
+    read_to,
+)
+
+pytestmark = pytest.mark.servers
+
+UNUSED_PORT = "127.0.0.1:1"
+
+
+def a_log(bootstrap: str, topic: str) -> KafkaLog:
+    return KafkaLog(bootstrap, topic, ensure_topic(bootstrap, {}, topic, partitions=PARTITIONS).partitions)
+
+
+class TestKafkaLog(LogContract):
+    @pytest.fixture(params=["kafka", "kraft"])
+    def broker(self, request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
+        found: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
+        return found
+
+    @pytest.fixture
+    def log(self, broker: KafkaBroker | KraftBroker, unique: str) -> Iterator[KafkaLog]:
+        log = a_log(broker.bootstrap, unique)
+        yield log
+        log.close()
+
+    def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+        assert isinstance(log, KafkaLog)
+        settings = {"bootstrap.servers": log.bootstrap, "transactional.id": transactional_id(log.topic, slot)}
+        producer = ck.Producer({**settings, "transaction.timeout.ms": 60_000})
+        producer.init_transactions(TIMEOUT)
+        producer.begin_transaction()
+        for partition, records in batches.items():
+            for key, value in records:
+                producer.produce(log.topic, value, key, partition)
+        assert producer.flush(TIMEOUT) == 0
+
+    def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
+        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
+    ) -> None:
+        """Killed at some moment of an endless series of appends: whole ones are read, and nothing else."""
+        code = f"""
+            from offsetmgr.log.kafka import KafkaLog
+            writer = KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
+            writer.claim(20)
+            number = 0
+            while True:
+                records = [(b"%06d" % number, b"x" * 200)] * 500
+                writer.append({{1: records, 9: records}}, 20)
+                print(number, flush=True)
+                number += 1
+        """
+        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(10):
+            acknowledged = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
+        process.wait()
+
+        heir = log.writer(1)
+        heir.claim(TIMEOUT)
+
+        ends = log.end_offsets([1, 9], TIMEOUT)
+        reader = log.reader()
+        reader.follow({1: 0, 9: 0})
+        records = read_to(reader, ends)
+        reader.close()
+        heir.close()
+        counts = {p: [0] * (acknowledged + 3) for p in (1, 9)}
+        for record in records:
+            counts[record.partition][int(record.key)] += 1
+        assert counts[1] == counts[9]
+        assert counts[1][: acknowledged + 1] == [500] * (acknowledged + 1)
+        assert counts[1][acknowledged + 1] in (0, 500)
+        assert counts[1][acknowledged + 2] == 0
+
+    def test_a_batch_that_only_the_broker_finds_too_large_is_refused_and_the_writer_goes_on(
+        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
+    ) -> None:
+        set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
+        writer = log.writer(1)
+        writer.claim(TIMEOUT)
+        assert becomes(lambda: refuses(writer.append, {1: [(b"small", b"1")], 9: [(b"big", b"x" * 9000)]}))
+
+        last = writer.append({1: [(b"small", b"2")]}, TIMEOUT)
+
+        log.writer(1).claim(TIMEOUT)
+        newest: dict[int, dict[bytes, bytes | None]] = {1: {}, 9: {}}
+        log.reader().load({1: last[1], 9: 0}, log.end_offsets([1, 9], TIMEOUT), newest)
+        assert newest[1] == {b"small": b"2"}
+
+    def test_many_small_records_fit_through_a_small_batch_limit(
+        self, broker: KafkaBroker | KraftBroker, unique: str
+    ) -> None:
+        state = ensure_topic(broker.bootstrap, {}, unique, partitions=1)
+        set_topic(broker.bootstrap, unique, {"max.message.bytes": "5000"})
+        assert becomes(lambda: ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes < 5000)
+        small = ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes
+        writer = KafkaLog(broker.bootstrap, unique, state.partitions, max_message_bytes=small).writer(0)
+        writer.claim(TIMEOUT)
+
+        assert writer.append({0: numbered(0, 2000)}, TIMEOUT) == {0: 1999}
+
+    def test_a_start_that_was_deleted_meanwhile_is_passed_over(
+        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
+    ) -> None:
+        writer = log.writer(1)
+        writer.claim(TIMEOUT)
+        for number in range(4):
+            writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT)
+        log.writer(1).claim(TIMEOUT)
+        # Deletion is for topics with retention; the test may, and then compacts again.
+        set_topic(broker.bootstrap, log.topic, {"cleanup.policy": "delete"})
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        asked = [ck.TopicPartition(log.topic, 1, 4)]
+        assert becomes(lambda: [f.exception() for f in admin.delete_records(asked).values()] == [None])
+        ends = log.end_offsets([1], TIMEOUT)
+        newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
+
+        reached = log.reader().load({1: 0}, ends, newest)
+        reader = log.reader()
+        reader.follow({1: 0})
+        followed = read_to(reader, ends)
+        reader.close()
+
+        assert log.start_offsets([1], TIMEOUT) == {1: 4}
+        assert newest == {1: {b"2": b"v", b"3": b"v"}}
+        assert [record.key for record in followed] == [b"2", b"3"]
+        assert reached == ends
+
+    def test_a_log_that_is_shorter_than_what_was_read_of_it_is_an_error(self, log: KafkaLog) -> None:
+        reader = log.reader()
+        reader.follow({1: 1000})
+
+        with pytest.raises(ServerError, match="truncated, or the topic was made anew"):
+            read(reader, 1)
+        reader.close()
+
+    def test_an_append_to_a_topic_that_is_gone_certainly_did_not_happen(
+        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
+    ) -> None:
+        writer = log.writer(1)
+        writer.claim(TIMEOUT)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics([log.topic])[log.topic].result(TIMEOUT)
+        began = time.monotonic()
+
+        with pytest.raises(NotWritten):
+            writer.append({1: [(b"k", b"v")]}, 2)
+
+        assert time.monotonic() - began < 2.5
+        assert log.topic not in admin.list_topics(timeout=TIMEOUT).topics
+
+
+def test_without_brokers_everything_ends_within_its_time_out() -> None:
+    log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
+    writer, reader = log.writer(0), log.reader()
+
+    assert raised_within(1.5, lambda: writer.claim(1)) in (TimedOut, Unreachable)
+    assert raised_within(1.5, lambda: log.end_offsets([0], 1)) in (TimedOut, Unreachable)
+    assert raised_within(0.5, writer.close) is None
+    reader.follow({0: 0})
+    assert list(reader.poll(10, 0.2)) == []
+    assert raised_within(1, reader.close) is None
+
+
+def test_a_writer_that_has_never_claimed_was_fenced_by_nobody(kraft: KraftBroker, unique: str) -> None:
+    log = a_log(kraft.bootstrap, unique)
+    with pytest.raises(ValueError, match="append before claim"):
+        log.writer(1).append({1: [(b"k", b"v")]}, TIMEOUT)
+
+
+def test_a_fenced_claim_that_is_asked_again_stays_fenced(kraft: KraftBroker, unique: str) -> None:
+    log = a_log(kraft.bootstrap, unique)
+    first, second = log.writer(1), log.writer(1)
+    first.claim(TIMEOUT)
+    second.claim(TIMEOUT)
+    with pytest.raises(Fenced):
+        first.append({1: [(b"k", b"v")]}, TIMEOUT)
+    with pytest.raises(Fenced):
+        first.claim(TIMEOUT)
+
+
+def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgrError] | None:
+    """The class of the error that a call ends with, in time."""
+    began = time.monotonic()
+    error: type[OffsetMgrError] | None = None
+    try:
+        call()
+    except OffsetMgrError as raised:
+        error = type(raised)
+    assert time.monotonic() - began < seconds
+    return error
+
+
+def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[Record]]) -> bool:
+    try:
+        append(batches, TIMEOUT)
+    except TooLarge:
+        return True
+    return False
+
+
+def becomes(condition: Callable[..., object]) -> bool:
+    """Whether a condition comes true in time: a topic's new settings reach its leader after a moment."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in settings.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(TIMEOUT)

@@ -1,0 +1,188 @@
+"""The log in memory keeps the contract of every `PartitionLog`, and its controls do what they say."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from offsetmgr.errors import TimedOut
+from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog
+from offsetmgr.log.memory import Failure, MemoryLog, MemoryWriter
+from offsetmgr.records.base import Record
+
+pytest.register_assert_rewrite("offsetmgr.testing.log_contract")
+
+from offsetmgr.testing.log_contract import PARTITIONS, LogContract  # noqa: E402
+
+
+class TestMemoryLog(LogContract):
+    @pytest.fixture
+    def log(self) -> MemoryLog:
+        return MemoryLog(PARTITIONS)
+
+    def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+        assert isinstance(log, MemoryLog)
+        log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
+        with pytest.raises(OutcomeUnknown):
+            claimed(log, slot).append(batches, 1)
+
+
+def claimed(log: MemoryLog, slot: int) -> MemoryWriter:
+    writer = log.writer(slot)
+    writer.claim(1)
+    return writer
+
+
+def values(log: MemoryLog, partition: int) -> list[bytes | None]:
+    return [record.value for record in log.records(partition)]
+
+
+def test_a_held_append_is_acknowledged_and_readable_with_the_high_watermark_only() -> None:
+    log = MemoryLog(PARTITIONS, hold=True)
+    append = claimed(log, 1).begin({1: [(b"k", b"v")], 9: [(b"k", b"v")]})
+
+    assert append.waiting
+    assert log.end_offsets([1, 9], 1) == {1: 0, 9: 0}
+    with pytest.raises(ValueError, match="still waits"):
+        append.result()
+
+    assert log.advance_high_watermark() == 1
+
+    assert append.result() == {1: 0, 9: 0}
+    assert log.end_offsets([1, 9], 1) == {1: 2, 9: 2}
+    assert log.advance_high_watermark() == 0
+
+
+def test_a_held_append_ends_an_appending_threads_wait() -> None:
+    log = MemoryLog(PARTITIONS, hold=True)
+    writer, ends = claimed(log, 1), []
+    thread = threading.Thread(target=lambda: ends.append(writer.append({1: [(b"k", b"v")]}, 10)))
+    thread.start()
+    while not log.unfinished(1):
+        time.sleep(0.001)
+
+    log.advance_high_watermark(1)
+
+    thread.join()
+    assert ends == [{1: 0}]
+
+
+def test_a_held_append_that_times_out_is_aborted_and_the_writer_goes_on() -> None:
+    log = MemoryLog(PARTITIONS, hold=True)
+    writer = claimed(log, 1)
+    with pytest.raises(NotWritten):
+        writer.append({1: [(b"k", b"late")]}, 0.01)
+
+    log.hold = False
+    writer.append({1: [(b"k", b"next")]}, 1)
+
+    assert values(log, 1) == [b"next"]
+
+
+def test_a_claim_fences_a_held_append() -> None:
+    log = MemoryLog(PARTITIONS, hold=True)
+    append = claimed(log, 1).begin({1: [(b"k", b"v")]})
+
+    claimed(log, 1)
+
+    with pytest.raises(Fenced):
+        append.result()
+    assert values(log, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "error", "before_claim", "after_claim"),
+    [
+        (Failure.NOT_WRITTEN, NotWritten, [], []),
+        (Failure.UNKNOWN_NOT_WRITTEN, OutcomeUnknown, [], []),
+        (Failure.UNKNOWN_WRITTEN, OutcomeUnknown, [b"v"], [b"v"]),
+        (Failure.UNKNOWN_OPEN, OutcomeUnknown, [], []),
+        (Failure.UNKNOWN_OPEN_WRITTEN, OutcomeUnknown, [], [b"v"]),
+        (Failure.FENCED, Fenced, [], []),
+    ],
+)
+def test_an_append_made_to_fail(
+    failure: Failure, error: type[Exception], before_claim: list[bytes], after_claim: list[bytes]
+) -> None:
+    log = MemoryLog(PARTITIONS)
+    writer = claimed(log, 1)
+    log.fail_next_append(1, failure)
+
+    with pytest.raises(error):
+        writer.append({1: [(b"k", b"v")]}, 1)
+
+    assert values(log, 1) == before_claim
+    heir = claimed(log, 1)
+    assert values(log, 1) == after_claim
+    heir.append({1: [(b"k", b"heir")]}, 1)
+    assert values(log, 1) == [*after_claim, b"heir"]
+
+
+@pytest.mark.parametrize("failure", [f for f in Failure if f is not Failure.NOT_WRITTEN])
+def test_a_writer_whose_outcome_was_unknown_or_that_was_fenced_is_used_up(failure: Failure) -> None:
+    log = MemoryLog(PARTITIONS)
+    writer = claimed(log, 1)
+    log.fail_next_append(1, failure)
+    for _ in range(2):
+        with pytest.raises((OutcomeUnknown, Fenced)):
+            writer.append({1: [(b"k", b"v")]}, 1)
+
+
+def test_a_claim_or_read_made_to_fail_fails_once() -> None:
+    log = MemoryLog(PARTITIONS)
+    log.fail_next_claim(1, TimedOut("claim", "made to fail"))
+    log.fail_next_read(TimedOut("read", "made to fail"))
+
+    with pytest.raises(TimedOut):
+        log.writer(1).claim(1)
+    with pytest.raises(TimedOut):
+        log.end_offsets([1], 1)
+
+    assert log.end_offsets([1], 1) == {1: 0}
+    claimed(log, 1)
+
+
+def test_compaction_keeps_the_newest_record_of_each_key_where_it_stands() -> None:
+    log = MemoryLog(PARTITIONS)
+    writer = claimed(log, 1)
+    for value in (b"1", b"2", b"3"):
+        writer.append({1: [(b"a", value), (b"b", value)]}, 1)
+    offsets = {record.offset: record.value for record in log.records(1)}
+
+    log.compact(1)
+
+    assert {r.offset: r.value for r in log.records(1)} == {o: v for o, v in offsets.items() if v == b"3"}
+    assert log.end_offsets([1], 1) == {1: 9}
+    assert log.start_offsets([1], 1) == {1: 0}
+
+
+def test_compaction_keeps_a_tombstone_for_one_pass_and_leaves_the_active_segment_alone() -> None:
+    log = MemoryLog(PARTITIONS)
+    writer = claimed(log, 1)
+    writer.append({1: [(b"a", b"1")]}, 1)
+    writer.append({1: [(b"a", None)]}, 1)
+    active = log.end_offsets([1], 1)[1]
+    writer.append({1: [(b"b", b"1")]}, 1)
+    writer.append({1: [(b"b", b"2")]}, 1)
+
+    log.compact(1, below=active)
+    assert values(log, 1) == [None, b"1", b"2"]
+    log.compact(1, below=active)
+    assert values(log, 1) == [b"1", b"2"]
+
+
+def test_records_before_the_logs_start_are_gone_and_a_reader_from_there_goes_on_behind_them() -> None:
+    log = MemoryLog(PARTITIONS)
+    writer = claimed(log, 1)
+    for value in (b"1", b"2", b"3"):
+        writer.append({1: [(b"k", value)]}, 1)
+
+    log.delete_before(1, 3)
+
+    reader = log.reader()
+    reader.follow({1: 0})
+    assert log.start_offsets([1], 1) == {1: 3}
+    assert [record.value for record in reader.poll(10, 1)] == [b"3"]
