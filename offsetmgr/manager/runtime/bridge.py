@@ -1,0 +1,51 @@
+"""`Bridge`: how the threads of the runtime speak to its event loop. State belongs to the loop; threads only ask."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LOOK_AGAIN = 1.0
+
+
+class LoopEnded(Exception):
+    """The event loop is gone, and with it everything that a thread could work for."""
+
+
+class Bridge:
+    """From any thread to the loop. What is posted runs in the order of the calls."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def post(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Has it called soon, and does not wait. Nothing happens if the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: call(*args, **kwargs))
+
+    def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Has it called and waits for what it gives or raises: so a thread is never ahead of the loop. Raises
+        `LoopEnded`."""
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def carry_out() -> None:
+            try:
+                answer.set_result(call(*args, **kwargs))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(carry_out)
+        except RuntimeError as error:
+            raise LoopEnded from error
+        while True:
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                return answer.result(_LOOK_AGAIN)
+            if self._loop.is_closed():
+                raise LoopEnded

@@ -1,0 +1,232 @@
+"""`Standby`: one thread that follows the log of all slots that this process does not own.
+
+The loop decides what is followed (`Plan`); the thread reads, hands what it read to the loop, and waits for the next
+plan, so a loop that lags slows the thread down and nothing piles up.  A slot that has much to catch up with is
+loaded first (`loader`), one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from offsetmgr.log.base import LogReader, LogRecord, PartitionLog
+from offsetmgr.manager.lease import boottime
+from offsetmgr.manager.loader import Load, ahead_of
+from offsetmgr.manager.runtime.bridge import Bridge, LoopEnded
+from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.runtime.slot import Slot
+from offsetmgr.manager.runtime.status import Counters
+from offsetmgr.manager.runtime.writing import in_turn
+from offsetmgr.manager.shard import Shard
+
+_logger: Final = logging.getLogger(__name__)
+_PAUSE: Final = 1.0
+
+
+class Plan(NamedTuple):
+    """What the thread is to do next."""
+
+    load: Slot | None
+    """Bring this one up to the log's end; its shards are the thread's until it says that it has."""
+    follow: Mapping[int, tuple[int, int]]
+    """Else: read these partitions on. Their turn (a partition that was left and came back has another one), and from
+    where."""
+
+
+class Standby:
+    """Methods run on the loop, unless they say otherwise. No load is begun while ``busy``: owned slots come first."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        config: ManagerConfig,
+        bridge: Bridge,
+        counters: Counters,
+        new_shard: Callable[[int], Shard],
+        loading: threading.Semaphore,
+        busy: Callable[[], bool],
+    ) -> None:
+        self.ends: dict[int, tuple[int, float]] = {}
+        """Where the partitions ended when last looked, and when that was (`lease.boottime`)."""
+        self.load: Load | None = None
+        self.loading: Slot | None = None
+        self.last_error = ""
+        self._log = log
+        self._config = config
+        self._bridge = bridge
+        self._counters = counters
+        self._new_shard = new_shard
+        self._turns = loading
+        self._busy = busy
+        self._turn = 0
+        self._waiting: dict[int, Slot] = {}
+        self._following: dict[int, tuple[int, Slot]] = {}
+        self._let_go: Callable[[], None] | None = None
+        self._stopping = threading.Event()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="offsetmgr-standby", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Follows nothing any more; done once the thread has ended."""
+        self._stopping.set()
+        self._waiting.clear()
+        self._following.clear()
+        if self._thread.is_alive():
+            await self._ended.wait()
+
+    def add(self, slot: Slot) -> None:
+        """The slot's shards are to be kept up with the log from now on."""
+        if not self._stopping.is_set():
+            self._waiting[slot.number] = slot
+
+    def release(self, slot: Slot, then: Callable[[], None]) -> None:
+        """Keeps its hands off the slot's shards, and calls ``then`` once it does: at once, unless it is loading them.
+        (The load goes on: whoever takes the slot would have to begin with the same one.)"""
+        self._waiting.pop(slot.number, None)
+        for partition in slot.partitions:
+            self._following.pop(partition, None)
+        if self.loading is slot:
+            self._let_go = then
+        else:
+            then()
+
+    def follows(self, slot: Slot) -> bool:
+        """Whether its shards are kept up with the log, after having been brought to its end once."""
+        return slot.partitions[0] in self._following
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether every slot that is a standby here has been brought to the log's end once."""
+        return not self._waiting and self.loading is None
+
+    # --- what the thread asks and tells ------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        now = boottime()
+        for _, slot in list(self._following.values()):
+            if slot.too_old(now):
+                self.release(slot, lambda: None)
+                self.add(slot)
+        if self._waiting and not self._busy() and not self._stopping.is_set():
+            slot = self._waiting.pop(min(self._waiting))
+            if slot.too_old(now):
+                slot.forget()
+            self.loading, self.load = slot, None
+            return Plan(slot, {})
+        follow = {p: (turn, slot.shards[p].position) for p, (turn, slot) in self._following.items()}
+        return Plan(None, follow)
+
+    def _loaded(self, slot: Slot, shards: Mapping[int, Shard], as_of: float | None) -> Plan:
+        """``as_of`` None: it could not be done."""
+        slot.shards = dict(shards)
+        self.loading = None
+        if as_of is not None:
+            slot.current_at = as_of
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()
+        elif as_of is None:
+            self.add(slot)
+        elif not self._stopping.is_set():
+            self._turn += 1
+            self._following |= dict.fromkeys(slot.partitions, (self._turn, slot))
+        return self._plan()
+
+    def _replay(self, records: Sequence[LogRecord], turns: Mapping[int, int]) -> Plan:
+        """Applies what was read in turns that are still on."""
+        shards = {p: slot.shards[p] for p, (turn, slot) in self._following.items() if turns.get(p) == turn}
+        for partition, offset, key, value, _ in records:
+            shard = shards.get(partition)
+            if shard is not None:
+                shard.replay(offset, key, value)
+        self._counters.standby_records += len(records)
+        return self._plan()
+
+    def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
+        """The ends of now, and how far has been read: whoever has read up to the ends of before was current then."""
+        for slot in {slot.number: slot for _, slot in self._following.values()}.values():
+            before = [self.ends[partition] for partition in slot.partitions if partition in self.ends]
+            there = [reached.get(partition, -1) for partition in slot.partitions]
+            if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
+                slot.current_at = max(slot.current_at, min(as_of for _, as_of in before))
+        self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
+
+    def _stumbled(self, error: Exception) -> None:
+        self.last_error = f"{type(error).__name__}: {error}"
+        self._counters.standby_failures += 1
+        _logger.warning("standbys cannot follow the log", extra={"why": self.last_error})
+
+    # --- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow()
+            except LoopEnded:
+                return
+            except Exception as error:  # whatever it is, it is shown, and standbys must not be left behind
+                self._bridge.post(self._stumbled, error)
+                self._stopping.wait(_PAUSE)
+        self._bridge.post(self._ended.set)
+
+    def _follow(self) -> None:
+        reader = self._log.reader()
+        try:
+            self._read_with(reader)
+        finally:
+            reader.close()
+
+    def _read_with(self, reader: LogReader) -> None:
+        turns: dict[int, int] = {}
+        looked = -float("inf")
+        plan = self._bridge.run(self._plan)
+        while not self._stopping.is_set():
+            if plan.load is not None:
+                plan = self._load(plan.load)
+                continue
+            wanted = {partition: turn for partition, (turn, _) in plan.follow.items()}
+            if wanted != turns:
+                reader.follow(_starts(reader, turns, plan.follow))
+                turns = wanted
+            if turns and time.monotonic() - looked > self._config.lag_interval:
+                asked_at, looked = boottime(), time.monotonic()
+                ends = self._log.end_offsets(sorted(turns), self._config.claim_timeout)
+                self._bridge.run(self._note_ends, ends, {p: reader.position(p) for p in turns}, asked_at)
+            plan = self._bridge.run(self._replay, self._poll(reader, turns), turns)
+
+    def _poll(self, reader: LogReader, turns: Mapping[int, int]) -> Sequence[LogRecord]:
+        if turns:
+            return reader.poll(self._config.standby_records, self._config.standby_poll)
+        self._stopping.wait(self._config.standby_poll)
+        return ()
+
+    def _load(self, slot: Slot) -> Plan:
+        shards, as_of = dict(slot.shards), boottime()
+        done = False
+        try:
+            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout)
+            for partition in ahead_of(shards.values(), ends):
+                shards[partition] = self._new_shard(partition)
+            load = self.load = Load(self._log, shards, self._stopping.is_set)
+            load.plan(ends, self._config.claim_timeout)
+            done = in_turn(load, self._turns, self._stopping)
+        except Exception as error:
+            self._bridge.post(self._stumbled, error)
+            self._stopping.wait(_PAUSE)
+        return self._bridge.run(self._loaded, slot, shards, as_of if done else None)
+
+
+def _starts(reader: LogReader, turns: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """From where to read: on from where the reader is, for what it follows already."""
+    return {
+        partition: reader.position(partition) if turns.get(partition) == turn else position
+        for partition, (turn, position) in follow.items()
+    }

@@ -1,0 +1,361 @@
+"""`ManagerRuntime`: the shards of one process on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from offsetmgr.clock import Clock, SystemClock
+from offsetmgr.log.base import PartitionLog, partitions_of, slot_count, slot_of
+from offsetmgr.manager.expiration import ExpiryReport
+from offsetmgr.manager.lifecycle import State
+from offsetmgr.manager.ownership_base import Ownership
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.manager.prepared import Prepared
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NONE,
+    NOT_COORDINATOR,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.manager.runtime.bridge import Bridge
+from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.runtime.following import Standby
+from offsetmgr.manager.runtime.passes import ExpiryPasses
+from offsetmgr.manager.runtime.pressure import Pressure
+from offsetmgr.manager.runtime.slot import Slot
+from offsetmgr.manager.runtime.status import Counters, Role, ShardStatus
+from offsetmgr.manager.shard import Shard
+from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class ManagerRuntime:
+    """Serves the slots that `take` gives it. A `SlotHolder`; everything is called on the loop that `start` ran on.
+
+    Requests are answered with Kafka's error codes and do not raise.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        record_format: RecordFormat,
+        ownership: Ownership,
+        config: ManagerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config or ManagerConfig()
+        self.counters = Counters()
+        self._log = log
+        self._format = record_format
+        self._ownership = ownership
+        self._clock = clock or SystemClock()
+        self._pressure = Pressure(self.config.most_pending_records)
+        self._partitions = log.partitions
+        self._serving: list[Shard | None] = [None] * self._partitions
+        self._slots: list[Slot] = []
+        self._standby: Standby | None = None
+        self._expiry = ExpiryPasses(
+            self._partitions,
+            self.config.expiry_interval,
+            self.config.members,
+            self._clock,
+            self._serving.__getitem__,
+            self._append_expiry,
+            self.counters,
+        )
+        self._housekeeping: asyncio.Task[None] | None = None
+        self._closing = False
+
+    # --- life --------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """How many slots the log has."""
+        return slot_count(self._partitions)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether every slot is served or followed here, so that taking it over means reading the tail only. Who joins
+        before that makes clients wait for a load."""
+        return self._standby is None or self._standby.caught_up
+
+    async def start(self) -> None:
+        """Begins to follow the log as a standby of all slots; owns none yet."""
+        bridge = Bridge(asyncio.get_running_loop())
+        turns = threading.BoundedSemaphore(self.config.load_threads)
+        self._slots = [
+            Slot(
+                number,
+                partitions_of(number, self._partitions),
+                self._log,
+                self._ownership,
+                self.config,
+                bridge,
+                self.counters,
+                self._pressure,
+                self._new_shard,
+                turns,
+                changed=self._changed,
+                freed=self._freed,
+            )
+            for number in range(self.slots)
+        ]
+        if self.config.standby:
+            self._standby = Standby(
+                self._log, self.config, bridge, self.counters, self._new_shard, turns, self._loads_owned
+            )
+            for slot in self._slots:
+                self._standby.add(slot)
+            self._standby.start()
+        self._housekeeping = asyncio.create_task(self._keep_house())
+
+    async def close(self) -> None:
+        """Takes no more commits, waits for those in flight (bounded by the commit time-out and one claim), closes the
+        writers. The log stays open. Ownership leaves its group before, so that others need not wait for its session to
+        end."""
+        self._closing = True
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._housekeeping
+        if self._standby is not None:
+            await self._standby.stop()
+        await asyncio.gather(*[self.give_up(slot.number) for slot in self._slots])
+
+    def take(self, slot: int) -> None:
+        """See `SlotHolder.take`."""
+        found = self._slots[slot]
+        if found.wanted or self._closing:
+            return
+        found.wanted = True
+        if not found.owned:
+            self._start(found)
+
+    async def give_up(self, slot: int) -> None:
+        """See `SlotHolder.give_up`."""
+        found = self._slots[slot]
+        found.wanted = False
+        found.stop()
+        await found.stopped()
+
+    def _start(self, slot: Slot) -> None:
+        def start() -> None:
+            if slot.wanted:
+                slot.start()
+            elif self._standby is not None and not self._closing:
+                self._standby.add(slot)
+
+        if self._standby is None:
+            start()
+        else:
+            self._standby.release(slot, start)
+
+    def _freed(self, slot: Slot) -> None:
+        """Its thread has ended."""
+        if slot.wanted:
+            self._start(slot)
+        elif self._standby is None:
+            slot.forget()
+        elif not self._closing:
+            self._standby.add(slot)
+
+    def _changed(self, slot: Slot) -> None:
+        serves = slot.life.state is State.ACTIVE
+        for partition in slot.partitions:
+            was = self._serving[partition]
+            self._serving[partition] = slot.shards[partition] if serves else None
+            if serves and was is None:
+                self._expiry.start(partition)
+            elif not serves:
+                self._expiry.stop(partition)
+
+    def _loads_owned(self) -> bool:
+        return any(slot.life.state is State.LOADING for slot in self._slots)
+
+    def _new_shard(self, partition: int) -> Shard:
+        return Shard(partition, self._format, self.config.limits)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(min(self.config.lag_interval, self.config.expiry_interval / 10))
+            for slot in self._slots:
+                slot.note_current()
+            try:
+                await self._expiry.run_due()
+            except Exception:
+                _logger.exception("expiry pass failed")
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def room(self) -> asyncio.Future[None] | None:
+        """None while commits may come; else so much is in flight that no more should be read from sockets until this
+        future is done. It is a request: what comes nevertheless is taken."""
+        return self._pressure.room()
+
+    def partition_of(self, group: str) -> int:
+        """The partition of the log that holds a group."""
+        return shard_for(group, self._partitions)
+
+    def owns(self, group: str) -> int:
+        """0 if this process may answer for the group at this very moment, else 14, 15 or 16."""
+        partition = self.partition_of(group)
+        if self._serving[partition] is None:
+            return self._refusal(partition)
+        return NONE if self._ownership.valid() else NOT_COORDINATOR
+
+    def tenure(self, group: str) -> int:
+        """A number that changes whenever this process takes the group's shard anew."""
+        return self._slot(self.partition_of(group)).lives
+
+    def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
+        """Done once the commit is acknowledged, or has failed, or the commit time-out is over. Commits to one group
+        keep the order of the calls.
+
+        No look at the lease: the log itself refuses who does not own the slot any more.
+        """
+        partition = shard_for(request.group, self._partitions)
+        shard = self._serving[partition]
+        if shard is None:
+            return self._done(CommitResponse(self._refusal(partition)))
+        self.counters.commits += 1
+        return self._append(shard, shard.commit(request, self._clock.now_ms()), CommitResponse)
+
+    def fetch(self, request: FetchRequest) -> FetchResponse:
+        """The last acknowledged offsets, or a retriable error (rule 4)."""
+        partition = shard_for(request.group, self._partitions)
+        shard = self._serving[partition]
+        if shard is None:
+            return FetchResponse(self._refusal(partition))
+        self.counters.fetches += 1
+        response = shard.fetch(request)
+        # After the value was taken, so that nobody else owned the slot at that moment (rule 5).
+        return response if self._ownership.valid() else FetchResponse(NOT_COORDINATOR)
+
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
+        """Like `commit`."""
+        partition = self.partition_of(group)
+        shard = self._serving[partition]
+        if shard is None:
+            return self._done(DeleteResponse(self._refusal(partition)))
+        self.counters.deletes += 1
+        return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
+
+    def delete_group(self, group: str) -> asyncio.Future[int]:
+        """Deletes all offsets of a group: an error code (69 where it has none). Like `commit`."""
+        partition = self.partition_of(group)
+        shard = self._serving[partition]
+        if shard is None:
+            return self._done(self._refusal(partition))
+        self.counters.deletes += 1
+        return self._append(shard, shard.delete_group(group), int)
+
+    def list_groups(self) -> tuple[int, Sequence[str]]:
+        """The groups with offsets in the slots that are served here; an error code (14, 15) says that slots are missing
+        which are owned here."""
+        owned = [slot for slot in self._slots if slot.wanted]
+        error = max((slot.refusal for slot in owned if slot.refusal != NOT_COORDINATOR), default=NONE)
+        groups = sorted(group for shard in self._serving if shard is not None for group in shard.groups())
+        return (error, groups) if not owned or self._ownership.valid() else (NOT_COORDINATOR, ())
+
+    def settled(self, group: str) -> asyncio.Future[None]:
+        """Done once every commit to the group that was begun before the call has been answered."""
+        return self._slot(self.partition_of(group)).settled()
+
+    def _append_expiry(self, shard: Shard, prepared: Prepared[ExpiryReport]) -> asyncio.Future[ExpiryReport | None]:
+        return self._append(shard, prepared, lambda _: None)
+
+    def _append(self, shard: Shard, prepared: Prepared[Any], refuse: Callable[[int], Any]) -> asyncio.Future[Any]:
+        if not prepared.records:
+            # An answer without an append (no such group, a condition that does not hold) was read, as by a fetch.
+            return self._done(prepared.response if self._ownership.valid() else refuse(NOT_COORDINATOR))
+        self.counters.commit_records += len(prepared.records)
+        return self._slot(shard.partition).append(shard, prepared, refuse)
+
+    def _slot(self, partition: int) -> Slot:
+        return self._slots[slot_of(partition, self._partitions)]
+
+    def _refusal(self, partition: int) -> int:
+        if self._closing or not self._slots:
+            return NOT_COORDINATOR
+        # A slot that serves has its shards in `_serving`, so this is never 0.
+        return self._slot(partition).refusal or COORDINATOR_LOAD_IN_PROGRESS
+
+    def _done(self, response: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_result(response)
+        return future
+
+    # --- what is told of it ------------------------------------------------------------------------
+
+    def serving(self) -> Sequence[Shard]:
+        """The shards that are served now."""
+        return [shard for shard in self._serving if shard is not None]
+
+    def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
+        """The readable offsets that a shard of this process holds, served or not (see `ShardStatus.role`), sorted. Not
+        current unless it is served."""
+        return list(self._slot(partition).shards[partition].entries())
+
+    def status(self) -> Sequence[ShardStatus]:
+        """Every shard, by partition."""
+        return [self._shard_status(partition) for partition in range(self._partitions)]
+
+    def figures(self) -> dict[str, float]:
+        """For the metrics endpoint."""
+        statuses = self.status()
+        figures = self.counters.figures()
+        figures["pending_records"] = self._pressure.pending
+        figures["cache_entries"] = sum(status.offsets for status in statuses)
+        for role in Role:
+            states = [status.state for status in statuses if status.role is role]
+            for state in sorted(set(states)):
+                figures[f'shards{{role="{role.value}",state="{state}"}}'] = states.count(state)
+        figures["standby_lag"] = sum(s.lag or 0 for s in statuses if s.role is Role.STANDBY)
+        return figures
+
+    def _shard_status(self, partition: int) -> ShardStatus:
+        slot = self._slot(partition)
+        shard = slot.shards[partition]
+        serves = self._serving[partition] is not None
+        role, state, end, progress, error = self._standing(slot, partition)
+        return ShardStatus(
+            partition=partition,
+            slot=slot.number,
+            role=role,
+            state=state,
+            since=slot.since,
+            position=shard.position,
+            end_offset=shard.position if serves else end,
+            lag=0 if serves else None if end is None else max(0, end - shard.position),
+            offsets=shard.offset_count,
+            groups=sum(1 for _ in shard.groups()),
+            load_read=progress[0],
+            load_total=progress[1],
+            recovering=slot.recovering,
+            unreadable=shard.unreadable,
+            last_error=error,
+        )
+
+    def _standing(self, slot: Slot, partition: int) -> tuple[Role, str, int | None, tuple[int, int], str]:
+        """Role, state, end offset, load's progress and last error."""
+        standby = self._standby
+        end = None if standby is None or partition not in standby.ends else standby.ends[partition][0]
+        if slot.owned or slot.wanted:
+            return Role.OWNER, slot.life.state.value, end, slot.load_progress, slot.last_error
+        if standby is None:
+            return Role.NONE, slot.life.state.value, end, (0, 0), slot.last_error
+        if standby.loading is slot:
+            load = standby.load
+            progress = (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
+            return Role.STANDBY, "loading", end, progress, standby.last_error
+        return Role.STANDBY, "following" if standby.follows(slot) else "waiting", end, (0, 0), standby.last_error

@@ -1,0 +1,39 @@
+"""`Pressure`: how much is in flight, and when it is time to stop reading from sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Pressure:
+    """Counts records that are not acknowledged yet. Used on the loop."""
+
+    def __init__(self, most: int) -> None:
+        self.pending = 0
+        self.full = False
+        """True from ``most`` pending records on, until there are half as many."""
+        self._most = most
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def add(self, records: int) -> None:
+        self.pending += records
+        if self.pending >= self._most:
+            self.full = True
+
+    def remove(self, records: int) -> None:
+        """Wakes those who wait once it is half as much."""
+        self.pending -= records
+        if self.full and self.pending <= self._most // 2:
+            self.full = False
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def room(self) -> asyncio.Future[None] | None:
+        """None unless it is `full`; else a future that is done when there is room again."""
+        if not self.full:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
