@@ -66,7 +66,8 @@ class Guard(Enum):
     Rule 9 asks for conditional writes where a *tool* decides upon what it has read. Whoever merely passes on what
     consumers commit (the listener before a store) decides nothing, so there is nothing to compare, and a read before
     each commit would halve its rate. Only for changes that allow a rewind and expect nothing; others in the same edit
-    make the whole edit as with `LOCK`. Before-images are not known, and a group with members is still refused."""
+    make the whole edit as with `LOCK`. Before-images are not known. A group with members is refused, unless one of them
+    is the edit's ``committer``."""
 
 
 class Change(NamedTuple):
@@ -82,13 +83,25 @@ class Change(NamedTuple):
     allow_rewind: bool = False
 
 
+class Committer(NamedTuple):
+    """The member of a group whose commit is passed on: Kafka's coordinator takes only its members' commits."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class GroupEdit:
-    """Changes to one group's offsets."""
+    """Changes to one group's offsets.
+
+    ``committer`` only with `Guard.OVERWRITE`, and only Kafka's groups have members: other stores ignore both.
+    """
 
     group: str
     changes: Mapping[TopicPartition, Change]
     guard: Guard = Guard.LOCK
+    committer: Committer | None = None
 
 
 class Verdict(Enum):

@@ -198,7 +198,7 @@ class KafkaEdits:
         """Without the lock. A group that has got members since we looked refuses the write itself."""
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            return await self._client.commit(edit.group, offsets, deadline, at)
+            return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
             from offsetmgr.wire.membership import delete

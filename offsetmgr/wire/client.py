@@ -24,7 +24,7 @@ from offsetmgr.errors import LockLost, OffsetMgrError, ServerError, TimedOut, Un
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import requests
 from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.errors import NOT_A_MEMBER, RETRIABLE, kafka_error
+from offsetmgr.wire.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.wire.node import Node
 from offsetmgr.wire.requests import FetchedGroup
 from offsetmgr.wire.security import Security
@@ -35,6 +35,7 @@ _FIRST_BACKOFF: Final = 0.02
 _LONGEST_BACKOFF: Final = 0.5
 _TRANSACTION_PATIENCE: Final = 1.0
 """Seconds; one group with a transaction that hangs must not hold up the others in its batch for long."""
+_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
 _FETCH_BATCH: Final = 25
 """Groups in one OffsetFetch: few enough that the broker answers some while we read others."""
 
@@ -169,21 +170,25 @@ class Client:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         deadline: float,
         at: Address | None = None,
+        member: tuple[int, str, str | None] | None = None,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """A simple commit: as no member, without a generation. Only a group without members takes it.
+        """A simple commit, as no member: only a group without members takes it; or a ``member``'s (its generation, id
+        and instance id), which is passed on.
 
-        Raises `NotAMember` where it has members, else what `_per_group` gave up with; partitions have their own
-        outcomes.
+        Raises `NotAMember` where the group has members and we are none, else what `_per_group` gave up with; partitions
+        have their own outcomes, a member that the coordinator does not take the broker's own code among them.
         """
+        generation, member_id, instance_id = member or (-1, "", None)
+        request = requests.offset_commit(
+            group, offsets, generation=generation, member_id=member_id, instance_id=instance_id
+        )
 
         async def ask(
             address: Address, groups: list[str]
         ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
             async with self.node(address).lane(deadline) as lane:
-                answer = await lane.connection.call(
-                    requests.offset_commit(group, offsets), OffsetCommitResponse, remaining(deadline)
-                )
-            return dict.fromkeys(groups, commit_outcomes(group, answer))
+                answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
+            return dict.fromkeys(groups, commit_outcomes(group, answer, passed_on=member is not None))
 
         result = (await self._per_group([group], ask, deadline, at))[group]
         if isinstance(result, OffsetMgrError):
@@ -307,9 +312,10 @@ def may_succeed_later(error: OffsetMgrError) -> bool:
 
 
 def commit_outcomes(
-    group: str, answer: OffsetCommitResponse
+    group: str, answer: OffsetCommitResponse, *, passed_on: bool = False
 ) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
-    """The outcome of each partition of a commit.
+    """The outcome of each partition of a commit; of one ``passed_on`` for a member, the broker's code is kept where it
+    is the member that it does not take.
 
     What concerns the group as a whole Kafka says in every partition: that is one error of the whole commit. A
     retriable code in only some of them makes the commit worth repeating, which is safe: it says the same again.
@@ -319,6 +325,8 @@ def commit_outcomes(
         for part in topic.partitions:
             tp = TopicPartition(str(topic.name), int(part.partition_index))
             code = int(part.error_code)
+            if passed_on and code in _NOT_THIS_MEMBER:
+                return ServerError(f"commit of group {group}", reason(code), wire_code=code)
             if code in NOT_A_MEMBER:
                 error = kafka_error(code, f"commit of group {group}")
                 return error if code == 22 else NotAMember(error.what, error.why)
