@@ -48,6 +48,8 @@ class Connection(asyncio.Protocol):
         """What handlers and the relay keep of this connection; each under a name of its own."""
         self.on_lost: list[Callable[[], None]] = []
         """Called once, after the client has gone or was cut off."""
+        self.session_ends: float | None = None
+        """When the login ends, by the event loop's clock; None: never."""
         self.heard = 0.0
         """When bytes last came, by the event loop's clock."""
         self.opened = 0.0
@@ -129,6 +131,13 @@ class Connection(asyncio.Protocol):
         return bool(self._under_way or self._waiting or self._out or self.unsent)
 
     @property
+    def may_ask(self) -> bool:
+        """Whether the client has logged in, and its login has not ended."""
+        if self.principal is None:
+            return False
+        return self.session_ends is None or self._loop.time() < self.session_ends
+
+    @property
     def unsent(self) -> int:
         """Bytes of answers that the client has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
@@ -137,9 +146,10 @@ class Connection(asyncio.Protocol):
     def tls(self) -> bool:
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
-    def logged_in(self, principal: str) -> None:
-        """Called by the SASL handlers; again at every re-authentication."""
+    def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
+        """Called by the SASL handlers; again at every re-authentication, due before ``session_seconds`` are over."""
         self.principal = principal
+        self.session_ends = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
 
     def cut(self) -> None:
@@ -221,7 +231,8 @@ class Connection(asyncio.Protocol):
     # --- answers out --------------------------------------------------------------------------------
 
     def _take_outcome(self, request: Request, outcome: Outcome) -> None:
-        then, otherwise = _as_it_is, None
+        then: Callable[[Any], Answer] = _as_it_is
+        otherwise: Any = None
         if isinstance(outcome, Later):
             outcome, then, otherwise = outcome
         elif outcome is None or isinstance(outcome, bytes | HangUp) or hasattr(outcome, "begin"):

@@ -37,14 +37,17 @@ class Service:
         requires_login: bool = False,
         fallback: Fallback | None = None,
         room: Callable[[], asyncio.Future[None] | None] = lambda: None,
+        versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
     ) -> None:
-        """``apis``: later ones replace earlier ones of the same key. ``room``: see `Backend.room`."""
+        """``apis``: later ones replace earlier ones of the same key. ``room``: see `Backend.room`. ``versions``: what
+        ApiVersions shall tell, where that is not just the table."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.limits = limits or Limits()
         self.requires_login = requires_login
         self.room = room
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
+        self._versions = versions
         self._fallback: Api | None = None
         if fallback is not None:
             self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Lane.FORWARDED)
@@ -53,7 +56,9 @@ class Service:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """Lowest and highest version of each API in the table that is advertised."""
+        """Lowest and highest version of each API, as ApiVersions tells them."""
+        if self._versions is not None:
+            return self._versions()
         return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
 
     def route(self, request: Request) -> Api:
@@ -61,8 +66,8 @@ class Service:
         api = self.apis.get(request.api_key)
         # Versions of ApiVersions that we do not know get an answer all the same (KIP-511).
         known = api is not None and (api.lowest <= request.version <= api.highest or api.key == _API_VERSIONS)
-        if request.connection.principal is None and not (api is not None and known and api.before_login):
-            raise InvalidRequest(f"API {request.api_key}", "comes before the login")
+        if not (api is not None and known and api.before_login) and not request.connection.may_ask:
+            raise InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end")
         if api is not None and known:
             return api
         if self._fallback is not None:

@@ -1,0 +1,165 @@
+"""Metadata, DescribeCluster, FindCoordinator: the managers as the cluster's nodes, and who owns which group.
+
+Only managers are named as brokers, and each partition's leader is this manager: whatever a client asks a leader
+(ListOffsets) then comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.server.authorization import Operation
+from offsetmgr.server.dispatch import HANG_UP, Answer, Request
+from offsetmgr.server.handlers.endpoint import (
+    ACL_DESCRIBE,
+    ACL_READ,
+    GROUP_AUTHORIZATION_FAILED,
+    NOT_ASKED,
+    TOPIC_AUTHORIZATION_FAILED,
+    Endpoint,
+    bits,
+    decoded,
+    encoded,
+)
+from offsetmgr.wire.upstream import TopicLayout
+
+_UNKNOWN_TOPIC: Final = 3
+_LEADER_NOT_AVAILABLE: Final = 5
+_COORDINATOR_NOT_AVAILABLE: Final = 15
+_INVALID_REQUEST: Final = 42
+_UNKNOWN_TOPIC_ID: Final = 100
+_UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+_GROUP: Final = 0
+_BROKERS: Final = 1
+_NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
+
+
+async def metadata(endpoint: Endpoint, request: Request) -> Answer:
+    """Where the real cluster cannot be asked for all its topics, the client is hung up on: this response has no place
+    for that error, and an empty list would be a lie."""
+    message = decoded(request)
+    asked = message["topics"]
+    if asked is None or (request.version == 0 and not asked):
+        names, ids = None, []
+    else:
+        names = [topic["name"] for topic in asked if topic["name"] is not None]
+        ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
+    forbidden = [
+        {"error_code": TOPIC_AUTHORIZATION_FAILED, "name": name, "topic_id": None, "partitions": []}
+        for name in names or ()
+        if not endpoint.topic_allowed(request, Operation.DESCRIBE, name)
+    ]
+    if names is not None and forbidden:
+        names = [name for name in names if endpoint.topic_allowed(request, Operation.DESCRIBE, name)]
+    try:
+        layouts = await _layouts(endpoint, names, ids)
+    except OffsetMgrError:
+        if names is None:
+            return HANG_UP
+        layouts = [TopicLayout(name, None, _LEADER_NOT_AVAILABLE) for name in names]
+        layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
+    operations = bits(ACL_DESCRIBE, ACL_READ) if message.get("include_topic_authorized_operations") else NOT_ASKED
+    topics = [
+        {**_topic(endpoint, layout), "topic_authorized_operations": operations}
+        for layout in layouts
+        if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
+    ]
+    told: dict[str, Any] = {
+        "error_code": 0,
+        "brokers": _nodes(endpoint),
+        "cluster_id": await _cluster_id(endpoint),
+        "controller_id": endpoint.node_id,
+        "topics": topics + forbidden,
+    }
+    if message.get("include_cluster_authorized_operations"):
+        told["cluster_authorized_operations"] = bits(ACL_DESCRIBE)
+    return encoded(request, told)
+
+
+async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
+    message = decoded(request)
+    kind = message.get("endpoint_type", _BROKERS)
+    wrong = kind != _BROKERS
+    return encoded(
+        request,
+        {
+            "error_code": _UNSUPPORTED_ENDPOINT_TYPE if wrong else 0,
+            "error_message": "controllers are not reached through an offset manager" if wrong else None,
+            "endpoint_type": _BROKERS,
+            "cluster_id": await _cluster_id(endpoint) or "",
+            "controller_id": endpoint.node_id,
+            "brokers": [
+                {"broker_id": node["node_id"], "host": node["host"], "port": node["port"], "is_fenced": False}
+                for node in ([] if wrong else _nodes(endpoint))
+            ],
+            "cluster_authorized_operations": bits(ACL_DESCRIBE)
+            if message["include_cluster_authorized_operations"]
+            else NOT_ASKED,
+        },
+    )
+
+
+def find_coordinator(endpoint: Endpoint, request: Request) -> bytes:
+    """One key, or (from version 4, KIP-699) many."""
+    message = decoded(request)
+    kind = message.get("key_type", _GROUP)
+    if "coordinator_keys" not in message:
+        return encoded(request, _coordinator(endpoint, request, kind, message["key"]))
+    found = [{"key": key, **_coordinator(endpoint, request, kind, key)} for key in message["coordinator_keys"]]
+    return encoded(request, {"coordinators": found})
+
+
+def _coordinator(endpoint: Endpoint, request: Request, kind: int, key: str) -> dict[str, Any]:
+    if kind != _GROUP:
+        why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
+        return {**_NO_NODE, "error_code": _INVALID_REQUEST, "error_message": why}
+    if not endpoint.group_allowed(request, Operation.DESCRIBE, key):
+        return {**_NO_NODE, "error_code": GROUP_AUTHORIZATION_FAILED, "error_message": None}
+    node = endpoint.backend.coordinator(key)
+    if node is None:
+        return {**_NO_NODE, "error_code": _COORDINATOR_NOT_AVAILABLE, "error_message": None}
+    return {**node._asdict(), "error_code": 0, "error_message": None}
+
+
+async def _layouts(endpoint: Endpoint, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
+    if endpoint.cluster is not None:
+        return await endpoint.cluster.topics(names, ids)
+    unknown = [TopicLayout(name, None, _UNKNOWN_TOPIC) for name in names or ()]
+    return unknown + [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
+
+
+async def _cluster_id(endpoint: Endpoint) -> str | None:
+    """None while it is not known: clients ask again with every Metadata."""
+    if endpoint.cluster is None:
+        return endpoint.name
+    try:
+        return await endpoint.cluster.cluster_id()
+    except OffsetMgrError:
+        return None
+
+
+def _nodes(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return [node._asdict() for node in endpoint.backend.nodes()]
+
+
+def _topic(endpoint: Endpoint, layout: TopicLayout) -> dict[str, Any]:
+    us = [endpoint.node_id]
+    return {
+        "error_code": layout.error,
+        "name": layout.name,
+        "topic_id": layout.topic_id,
+        "is_internal": layout.internal,
+        "partitions": [
+            {
+                "error_code": part.error,
+                "partition_index": part.partition,
+                "leader_id": -1 if part.leader is None else endpoint.node_id,
+                "leader_epoch": part.leader_epoch,
+                "replica_nodes": us,
+                "isr_nodes": us,
+            }
+            for part in layout.partitions
+        ],
+    }

@@ -1,0 +1,60 @@
+"""The table of what the offsets endpoint answers itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from offsetmgr.server import commit_codec, fetch_codec
+from offsetmgr.server.dispatch import Api, Lane
+from offsetmgr.server.handlers import cluster, groups, listoffsets, offsets, sasl, versions
+from offsetmgr.server.handlers.endpoint import Endpoint
+
+_NEVER: Final = 32767
+
+
+def endpoint_apis(endpoint: Endpoint) -> list[Api]:
+    """Without authentication there are no SASL APIs in it."""
+    apis = [
+        Api(2, "ListOffsets", 1, 10, 6, partial(listoffsets.list_offsets, endpoint)),
+        Api(3, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint)),
+        Api(
+            8,
+            "OffsetCommit",
+            commit_codec.LOWEST,
+            commit_codec.HIGHEST,
+            commit_codec.FLEXIBLE,
+            partial(offsets.offset_commit, endpoint),
+            Lane.COMMITS,
+        ),
+        Api(
+            9,
+            "OffsetFetch",
+            fetch_codec.LOWEST,
+            fetch_codec.HIGHEST,
+            fetch_codec.FLEXIBLE,
+            partial(offsets.offset_fetch, endpoint),
+            Lane.FETCHES,
+        ),
+        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint)),
+        Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint)),
+        Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint)),
+        Api(
+            versions.API_KEY,
+            "ApiVersions",
+            versions.LOWEST,
+            versions.HIGHEST,
+            versions.FLEXIBLE,
+            partial(versions.api_versions, endpoint),
+            before_login=True,
+        ),
+        Api(42, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint)),
+        Api(47, "OffsetDelete", 0, 0, _NEVER, partial(offsets.offset_delete, endpoint)),
+        Api(60, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
+    ]
+    if (authentication := endpoint.authentication) is not None:
+        apis += [
+            Api(17, "SaslHandshake", 1, 1, _NEVER, partial(sasl.sasl_handshake, authentication), before_login=True),
+            Api(36, "SaslAuthenticate", 0, 2, 2, partial(sasl.sasl_authenticate, authentication), before_login=True),
+        ]
+    return apis

@@ -1,0 +1,198 @@
+"""A listener for tests: the server's endpoint over a backend in memory, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from offsetmgr.manager.requests import (
+    GROUP_ID_NOT_FOUND,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.server.authentication import Authentication
+from offsetmgr.server.authorization import Authorizer, EverythingAllowed
+from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.cluster import RealCluster
+from offsetmgr.server.dispatch import Fallback
+from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.handlers.table import endpoint_apis
+from offsetmgr.server.limits import Limits
+from offsetmgr.server.service import Listener, Service
+
+T = TypeVar("T")
+
+NODE_ID = 1
+
+
+def _now(value: T) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future
+
+
+class MemoryBackend:
+    """Offsets in a dict. ``errors`` makes every answer for a group fail; ``gate`` holds commits until it is set."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[str, dict[int, tuple[int, int, str]]]] = {}
+        self.errors: dict[str, int] = {}
+        self.partition_errors: dict[tuple[str, int], int] = {}
+        self.gate: asyncio.Event | None = None
+        self.node: ManagerNode | None = ManagerNode(NODE_ID, "127.0.0.1", 0)
+        self.others: list[ManagerNode] = []
+        self.commits = 0
+        self.requests: list[CommitRequest] = []
+        self.full: asyncio.Future[None] | None = None
+        self.announced: dict[str, int] = {}
+
+    def nodes(self) -> Sequence[ManagerNode]:
+        return sorted([self.node, *self.others] if self.node else self.others)
+
+    def coordinator(self, group: str) -> ManagerNode | None:
+        return self.node
+
+    def owns(self, group: str) -> int:
+        return self.errors.get(group, 0)
+
+    def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        if self.gate is not None:
+            return asyncio.ensure_future(self._gated(request))
+        return _now(self._commit(request))
+
+    async def _gated(self, request: CommitRequest) -> CommitResponse:
+        assert self.gate is not None
+        await self.gate.wait()
+        return self._commit(request)
+
+    def _commit(self, request: CommitRequest) -> CommitResponse:
+        self.commits += 1
+        self.requests.append(request)
+        del self.requests[:-100]
+        if error := self.errors.get(request.group, 0):
+            return CommitResponse(error)
+        errors = {}
+        for topic, parts in request.topics:
+            kept = self.offsets.setdefault(request.group, {}).setdefault(topic, {})
+            for partition, offset, epoch, metadata in parts:
+                if error := self.partition_errors.get((topic, partition), 0):
+                    errors[topic, partition] = error
+                else:
+                    kept[partition] = (offset, epoch, metadata)
+        return CommitResponse(errors=errors)
+
+    def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
+        if error := self.errors.get(request.group, 0):
+            return _now(FetchResponse(error))
+        held = self.offsets.get(request.group, {})
+        asked = request.topics
+        if asked is None:
+            asked = [(topic, sorted(parts)) for topic, parts in sorted(held.items()) if parts]
+        nothing = (-1, -1, "")
+        return _now(
+            FetchResponse(topics=[(t, [(p, *held.get(t, {}).get(p, nothing), 0) for p in parts]) for t, parts in asked])
+        )
+
+    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
+        held = self.offsets.get(group)
+        if held is None:
+            return DeleteResponse(GROUP_ID_NOT_FOUND)
+        for topic, parts in topics:
+            for partition in parts:
+                held.get(topic, {}).pop(partition, None)
+        self.offsets[group] = {topic: parts for topic, parts in held.items() if parts}
+        return DeleteResponse()
+
+    async def delete_group(self, group: str) -> int:
+        if error := self.errors.get(group, 0):
+            return error
+        return 0 if self.offsets.pop(group, None) is not None else GROUP_ID_NOT_FOUND
+
+    async def list_groups(self) -> tuple[int, Sequence[str]]:
+        return self.errors.get("*", 0), sorted(self.offsets)
+
+    async def settled(self, group: str) -> None:
+        return None
+
+    def room(self) -> asyncio.Future[None] | None:
+        return self.full
+
+    def features(self) -> Mapping[str, int]:
+        return self.announced
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+
+class Listening:
+    """A service on a free port of this machine, on an event loop in a thread. Use it as a context manager."""
+
+    def __init__(
+        self,
+        backend: MemoryBackend | None = None,
+        *,
+        cluster: Callable[[], RealCluster] | None = None,
+        limits: Limits | None = None,
+        authorizer: Authorizer | None = None,
+        authentication: Authentication | None = None,
+        fallback: Fallback | None = None,
+        tls: object = None,
+    ) -> None:
+        self.backend = backend or MemoryBackend()
+        self._cluster = cluster
+        self._limits = limits
+        self._authorizer = authorizer or EverythingAllowed()
+        self._authentication = authentication
+        self._fallback = fallback
+        self._tls = tls
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="listening", daemon=True)
+        self.service: Service
+        self.port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Listening:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+    def run(self, work: Awaitable[T]) -> T:
+        async def wait() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(wait(), self.loop).result(30)
+
+    async def _start(self) -> None:
+        self._upstream = self._cluster() if self._cluster else None
+        endpoint = Endpoint(self.backend, NODE_ID, self._upstream, self._authorizer, self._authentication)
+        self.service = Service(
+            endpoint_apis(endpoint),
+            limits=self._limits,
+            requires_login=self._authentication is not None,
+            fallback=self._fallback,
+            room=self.backend.room,
+        )
+        listener = Listener(self.service, "127.0.0.1", 0, tls=self._tls)  # type: ignore[arg-type]
+        await listener.start()
+        self.port = listener.port
+        self.backend.node = ManagerNode(NODE_ID, "127.0.0.1", listener.port)
+
+    async def _stop(self) -> None:
+        await self.service.close()
+        close = getattr(self._upstream, "close", None)
+        if close is not None:
+            await close()
