@@ -3,71 +3,65 @@
 The Admin client is not used for offsets: the one of confluent-kafka 2.16 reads past the end of a commit's metadata,
 asks for one group a request, and waits out its time-out on a cluster that has no offsets topic yet.
 
-Synchronous on the outside; the work is done in an event loop in the background (`_Wire`).  How edits are guarded is
-in `kafka_edits`.  The wire protocol is imported when it is first needed, because that takes a tenth of a second.
+How edits are guarded is in `kafka_edits`; here are the groups that are held for longer than one edit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import OffsetMgrError, PartialFailure
-from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
     ChangeOutcome,
-    GroupEdit,
-    GroupEditResult,
-    GroupOffsets,
     HeldGroup,
-    StoreBase,
     StoreIdentity,
 )
+from offsetmgr.stores.wired import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, Wire, WiredStore
 
 if TYPE_CHECKING:
+    from offsetmgr.stores.kafka_edits import KafkaEdits
+    from offsetmgr.wire.client import Client
     from offsetmgr.wire.held import Hold
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-_SCAN_BATCH: Final = 100
-_EDIT_BATCH: Final = 128
-_FIRST_BATCH: Final = 25
-"""Groups in the first batch of a stream: the first results come soon, and short streams need no more."""
-_SCANS_IN_FLIGHT: Final = 3
-_EDITS_IN_FLIGHT: Final = 4
 
-
-class KafkaStore(StoreBase):
+class KafkaStore(WiredStore):
     """The native groups of a Kafka cluster; brokers from 3.0 on.
 
-    ``timeout_ms`` of the configuration bounds the reading of one group and the edit of one group. Groups with members
-    cannot be edited (`GroupActive`).  Besides plain text it speaks TLS and SASL PLAIN and SCRAM.
+    Groups with members cannot be edited (`GroupActive`). Deleting a group raises `GroupActive` too, with the members'
+    names.
     """
 
+    kind = "kafka"
     capabilities = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="group-lock")
-    parallel_calls = 8
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        self._bootstrap = bootstrap
-        self._config = config or ConnectionConfig()
-        self._connection: _Wire | None = None
-        self._connecting = threading.Lock()
+        super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
 
-    @property
-    def uri(self) -> str:
-        return f"kafka://{self._bootstrap}"
+    def _client(self, config: ConnectionConfig) -> Client:
+        from offsetmgr.wire.client import Client
+        from offsetmgr.wire.security import Security
+
+        return Client(self._bootstrap, Security.of(config.kafka))
+
+    def _edits(self, client: Client, timeout: float) -> KafkaEdits:
+        from offsetmgr.stores.kafka_edits import KafkaEdits
+
+        return KafkaEdits(client, timeout)
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:
-            wire = self._wire()
+            wire = self.wire()
             cluster_id, _ = wire.run(wire.client.cluster)
             self._identity = StoreIdentity("kafka", cluster_id, "cluster id")
         return self._identity
@@ -75,53 +69,14 @@ class KafkaStore(StoreBase):
     def groups(self) -> Iterator[str]:
         from offsetmgr.wire.listing import list_groups
 
-        wire = self._wire()
+        wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
-
-    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        asked = None if partitions is None else list(dict.fromkeys(partitions))
-        if asked is not None and not asked:
-            return {}
-        wire = self._wire()
-        found = wire.run(lambda deadline: wire.edits.fetch(group, asked, deadline))
-        offsets: dict[TopicPartition, Offset] = dict(found.offsets)
-        if asked is not None:
-            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
-        if found.errors:
-            raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=found.errors)
-        return offsets
-
-    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        from offsetmgr.wire.runner import batches, in_flight
-
-        wire = self._wire()
-        yield from in_flight(
-            wire.runner,
-            batches(groups, first=_FIRST_BATCH, most=_SCAN_BATCH, key=str),
-            wire.edits.scan,
-            most=_SCANS_IN_FLIGHT,
-            key=str,
-            finish=False,
-        )
-
-    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        from offsetmgr.wire.runner import batches, in_flight
-
-        wire = self._wire()
-        yield from in_flight(
-            wire.runner,
-            batches(edits, first=_FIRST_BATCH, most=_EDIT_BATCH, key=_group_of),
-            wire.edits.edit,
-            most=_EDITS_IN_FLIGHT,
-            key=_group_of,
-            finish=True,
-        )
 
     def hold(self, group: str, *, holder: str) -> HeldKafkaGroup:
         """See `offsetmgr.stores.base.HoldingStore`. Raises `GroupActive`, with names, where others are members."""
         from offsetmgr.wire.held import Hold
 
-        wire = self._wire()
+        wire = self.wire()
         return HeldKafkaGroup(wire, wire.run(lambda deadline: Hold.take(wire.client, group, holder, deadline)))
 
     def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldGroup | OffsetMgrError]]:
@@ -129,7 +84,7 @@ class KafkaStore(StoreBase):
         default), so these wait together."""
         from offsetmgr.wire.held import Hold
 
-        wire = self._wire()
+        wire = self.wire()
 
         async def take(group: str) -> tuple[str, HeldGroup | OffsetMgrError]:
             try:
@@ -151,7 +106,7 @@ class KafkaStore(StoreBase):
             assert isinstance(held, HeldKafkaGroup)
             try:
                 changes = {tp: Change(after) for tp, after in offsets.items()}
-                return held.group, await held.carry_out(changes, self._wire().edits.deadline())
+                return held.group, await held.carry_out(changes, self.wire().edits.deadline())
             except OffsetMgrError as error:
                 return held.group, error
 
@@ -164,7 +119,7 @@ class KafkaStore(StoreBase):
         async def refresh(one: HeldGroup) -> tuple[str, OffsetMgrError | None]:
             assert isinstance(one, HeldKafkaGroup)
             try:
-                return one.group, await one.recommit(self._wire().edits.deadline())
+                return one.group, await one.recommit(self.wire().edits.deadline())
             except OffsetMgrError as error:
                 return one.group, error
 
@@ -175,7 +130,7 @@ class KafkaStore(StoreBase):
 
         async def release(one: HeldGroup) -> None:
             assert isinstance(one, HeldKafkaGroup)
-            await one.give_up(self._wire().edits.deadline())
+            await one.give_up(self.wire().edits.deadline())
 
         for _ in self._many(held, release, key=lambda one: one.group):
             pass
@@ -188,39 +143,19 @@ class KafkaStore(StoreBase):
             return list(await asyncio.gather(*map(do, batch)))
 
         yield from in_flight(
-            self._wire().runner,
-            batches(items, first=_FIRST_BATCH, most=_EDIT_BATCH, key=key),
+            self.wire().runner,
+            batches(items, first=FIRST_BATCH, most=EDIT_BATCH, key=key),
             do_all,
-            most=_EDITS_IN_FLIGHT,
+            most=EDITS_IN_FLIGHT,
             key=key,
             finish=True,
         )
-
-    def delete_group(self, group: str) -> None:
-        """Deletes a group with all that it has committed.
-
-        Raises `GroupActive` with the members' names, `GroupNotFound`, and what reading raises.
-        """
-        wire = self._wire()
-        wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
-
-    def close(self) -> None:
-        with self._connecting:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _wire(self) -> _Wire:
-        with self._connecting:
-            if self._connection is None:
-                self._connection = _Wire(self._bootstrap, self._config)
-            return self._connection
 
 
 class HeldKafkaGroup:
     """A group held for long; see `offsetmgr.stores.base.HeldGroup`."""
 
-    def __init__(self, wire: _Wire, hold: Hold) -> None:
+    def __init__(self, wire: Wire, hold: Hold) -> None:
         self._wire = wire
         self._hold = hold
 
@@ -253,7 +188,7 @@ class HeldKafkaGroup:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """`edit`, within the store's event loop."""
-        from offsetmgr.stores.kafka_edits import Outcomes, carry_out
+        from offsetmgr.stores.deciding import Outcomes, carry_out
 
         async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
             return await self._hold.commit(wanted, deadline)
@@ -286,33 +221,3 @@ class HeldKafkaGroup:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.release()
-
-
-class _Wire:
-    """The connected half of a store: an event loop in a thread, and what runs in it."""
-
-    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
-        from offsetmgr.stores.kafka_edits import KafkaEdits
-        from offsetmgr.wire.client import Client
-        from offsetmgr.wire.runner import Runner
-        from offsetmgr.wire.security import Security
-
-        self.client = Client(bootstrap, Security.of(config.kafka))
-        self.edits = KafkaEdits(self.client, config.timeout_ms / 1000)
-        self.runner = Runner()
-
-    def run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Waits for a call in the loop, which is given its deadline."""
-
-        async def within() -> T:
-            return await call(self.edits.deadline())
-
-        return self.runner.run(within())
-
-    def close(self) -> None:
-        self.runner.run(self.client.close())
-        self.runner.close()
-
-
-def _group_of(edit: GroupEdit) -> str:
-    return edit.group

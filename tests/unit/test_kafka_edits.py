@@ -19,7 +19,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, Verdict
-from offsetmgr.stores.kafka_edits import Outcomes, carry_out, decide
+from offsetmgr.stores.deciding import Outcomes, carry_out, decide
 from offsetmgr.wire.requests import FetchedGroup
 from offsetmgr.wire.runner import Runner, batches, in_flight
 

@@ -1,0 +1,145 @@
+"""Reading and editing groups over Kafka's protocol, as far as brokers and offset managers have it in common.
+
+Asyncio over `offsetmgr.wire`.  How an edit is guarded is each kind's own: `kafka_edits`, `manager_edits`. What only
+few commands need of the wire is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from offsetmgr.errors import GroupActive, OffsetMgrError
+from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Guard, Verdict
+from offsetmgr.stores.deciding import Decided, Outcomes, all_failed, bad_group, carry_out, malformed, scanned
+from offsetmgr.wire.client import Client, NotAMember
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.requests import FetchedGroup
+
+COMPARED: Final = "read and compared just before the write, which was not conditional"
+OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
+
+
+class WiredEdits:
+    """Carries out batches of reads and edits of different groups. Use it within the client's event loop."""
+
+    def __init__(self, client: Client, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    def deadline(self) -> float:
+        """When a call that starts now must have ended, in the loop's time."""
+        return asyncio.get_running_loop().time() + self._timeout
+
+    async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
+        """One group's offsets. Raises `OffsetMgrError`."""
+        found = bad_group(group) or (await self._client.fetch({group: partitions}, deadline))[group]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    async def delete_group(self, group: str, deadline: float) -> None:
+        """Raises `GroupActive`, `GroupNotFound`, others."""
+        try:
+            await self._client.delete_group(group, deadline)
+        except GroupActive:
+            raise await self._active(group, deadline) from None
+
+    async def scan(self, groups: list[str]) -> list[GroupOffsets]:
+        """All offsets of the groups, one result each. Raises only if no broker was ever reached."""
+        good = [group for group in groups if bad_group(group) is None]
+        found: dict[str, FetchedGroup | OffsetMgrError] = dict(
+            await self._client.fetch(dict.fromkeys(good), self.deadline())
+        )
+        return [scanned(group, bad_group(group) or found[group]) for group in groups]
+
+    async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
+        """One result an edit; no two edits may be of one group. Raises only if no broker was ever reached."""
+        deadline = self.deadline()
+        blind = [edit for edit in edits if _overwrites(edit)]
+        if not blind:
+            return await self._compared(edits, deadline)
+        if len(blind) == len(edits):
+            return await self._overwritten(blind, deadline)
+        others = [edit for edit in edits if not _overwrites(edit)]
+        both = await asyncio.gather(self._overwritten(blind, deadline), self._compared(others, deadline))
+        return [*both[0], *both[1]]
+
+    async def _overwritten(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        """Edits that are commits and no more: all coordinators in one question, then one request a group."""
+        sound = [edit.group for edit in edits if bad_group(edit.group) is None]
+        where: dict[str, Address | OffsetMgrError] = {}
+        try:
+            where = await self._client.find_coordinators(sound, deadline) if sound else {}
+        except OffsetMgrError as error:
+            if not self._client.reached or not error.retriable:
+                raise
+
+        async def one(edit: GroupEdit) -> GroupEditResult:
+            refusals = {tp: bad for tp, change in edit.changes.items() if (bad := malformed(tp, change.after))}
+            decided = Decided(
+                {tp: ChangeOutcome(Verdict.FAILED, None, bad) for tp, bad in refusals.items()},
+                [tp for tp in edit.changes if tp not in refusals],
+            )
+            found = where.get(edit.group)
+            at = found if isinstance(found, Address) else None
+            try:
+                if bad := bad_group(edit.group):
+                    raise bad
+                result = await self._simple(edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided)
+            except OffsetMgrError as error:
+                return all_failed(edit, error)
+            unread = {tp: outcome._replace(before=None) for tp, outcome in result.outcomes.items()}
+            return GroupEditResult(edit.group, unread, result.atomic, result.how)
+
+        return list(await asyncio.gather(*map(one, edits)))
+
+    async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        """Edits that depend on what is there."""
+        raise NotImplementedError
+
+    async def _simple(
+        self,
+        edit: GroupEdit,
+        held: FetchedGroup,
+        how: str,
+        deadline: float,
+        at: Address | None,
+        decided: Decided | None = None,
+    ) -> GroupEditResult:
+        """Without the lock. A group that has got members since we looked refuses the write itself."""
+
+        async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
+            return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
+
+        async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
+            from offsetmgr.wire.membership import delete
+
+            address = await self._client.coordinator(edit.group, deadline)
+            connection = await self._client.node(address).connection(deadline)
+            return await delete(connection, edit.group, partitions, deadline)
+
+        try:
+            outcomes = await carry_out(edit.changes, held, write, erase, decided)
+        except NotAMember:
+            raise await self._active(edit.group, deadline) from None
+        return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
+
+    async def _active(self, group: str, deadline: float) -> GroupActive:
+        """The error for a group that turned out to have members."""
+        from offsetmgr.wire.membership import group_active
+
+        state = (await self._client.describe([group], deadline))[group]
+        members = state.members if isinstance(state, GroupDescription) else ()
+        return group_active(group, [str(member) for member in members])
+
+
+def _overwrites(edit: GroupEdit) -> bool:
+    """Whether the edit may be, and shall be, carried out without reading first."""
+    return (
+        edit.guard is Guard.OVERWRITE
+        and bool(edit.changes)
+        and all(change.allow_rewind and change.expected is None for change in edit.changes.values())
+    )
