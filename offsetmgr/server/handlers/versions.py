@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from offsetmgr.server.dispatch import Request
@@ -19,12 +20,14 @@ _INVALID_REQUEST: Final = 42
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?")
 
 
-def api_versions(endpoint: Endpoint, request: Request) -> bytes:
-    """A version that we do not know is answered in version 0, with ours in it, and the client asks again."""
-    ranges = [
-        {"api_key": key, "min_version": low, "max_version": high}
-        for key, (low, high) in sorted(request.connection.service.versions().items())
-    ]
+def api_versions(endpoint: Endpoint, request: Request, spoken: Mapping[int, tuple[int, int]] | None = None) -> bytes:
+    """A version that we do not know is answered in version 0, with ours in it, and the client asks again.
+
+    ``spoken`` stands for the service's own table where there is more behind it (the relay).
+    """
+    if spoken is None:
+        spoken = request.connection.service.versions()
+    ranges = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(spoken.items())]
     if not LOWEST <= request.version <= HIGHEST:
         return encode_response(API_KEY, 0, {"error_code": _UNSUPPORTED_VERSION, "api_keys": ranges})
     error = 0

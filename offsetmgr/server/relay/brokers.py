@@ -43,25 +43,23 @@ class RelayPorts(NamedTuple):
         return [self.first + (node_id + n) % self.size for n in range(self.size)]
 
 
+class _Ports(NamedTuple):
+    """What new listeners are made of."""
+
+    service: Service
+    host: str
+    range: RelayPorts
+    tls: ssl.SSLContext | None
+
+
 class Brokers:
     """See the module's docstring. Use it within one event loop."""
 
-    def __init__(
-        self,
-        service: Service,
-        client: Client,
-        security: Security,
-        host: str,
-        ports: RelayPorts,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        """``client`` reaches the real cluster; ``host`` and ``tls`` are the manager's own listener's."""
-        self._service = service
+    def __init__(self, client: Client, security: Security) -> None:
+        """``client`` reaches the real cluster."""
         self._client = client
         self._security = security
-        self._host = host
-        self._ports = ports
-        self._tls = tls
+        self._ports: _Ports | None = None
         self._addresses: dict[int, Address] = {}
         self._listeners: dict[int, Listener] = {}
         self._probes: dict[int, Connection] = {}
@@ -69,8 +67,11 @@ class Brokers:
         self._listening = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
 
-    async def start(self, timeout: float) -> None:
+    async def start(
+        self, service: Service, host: str, ports: RelayPorts, tls: ssl.SSLContext | None, timeout: float
+    ) -> None:
         """Listens for every broker that is there now. Raises `OffsetMgrError`."""
+        self._ports = _Ports(service, host, ports, tls)
         await self._refresh(asyncio.get_running_loop().time() + timeout)
         self._refresher = asyncio.create_task(self._keep_fresh())
 
@@ -100,6 +101,10 @@ class Brokers:
         """Where all brokers really are, dead ones too."""
         return list(self._addresses.values())
 
+    def alive(self) -> list[Address]:
+        """Where those are that answered when they were last asked."""
+        return [self._addresses[node_id] for node_id, probe in self._probes.items() if not probe.closed]
+
     def port(self, node_id: int) -> int:
         """Our port for a broker that was seen."""
         return self._listeners[node_id].port
@@ -110,22 +115,23 @@ class Brokers:
 
     async def _listen(self, node_id: int) -> None:
         async with self._listening:
-            if node_id in self._listeners:
+            if node_id in self._listeners or self._ports is None:
                 return
             ours = {listener.port for listener in self._listeners.values()}
-            for port in self._ports.candidates(node_id):
+            service, host, range_, tls = self._ports
+            for port in range_.candidates(node_id):
                 if port and port in ours:
                     continue
-                listener = Listener(self._service, self._host, port, tls=self._tls, node_id=node_id)
+                listener = Listener(service, host, port, tls=tls, node_id=node_id)
                 with contextlib.suppress(Unreachable):
                     await listener.start()
                     self._listeners[node_id] = listener
                     return
-                self._service.listeners.remove(listener)
-        last = self._ports.first + self._ports.size - 1
-        raise Unreachable(
-            f"a port for broker {node_id}", f"none of {self._ports.first} to {last} is free", "name another range"
-        )
+                service.listeners.remove(listener)
+            last = range_.first + range_.size - 1
+            raise Unreachable(
+                f"a port for broker {node_id}", f"none of {range_.first} to {last} is free", "name another range"
+            )
 
     # --- what they speak ----------------------------------------------------------------------------
 
