@@ -116,6 +116,8 @@ class Connect:
     """What the connection options of one command line mean. Opens stores and clusters, and closes them at the end."""
 
     def __init__(self, settings: Settings, context: str | None) -> None:
+        self.flags = settings
+        """What the flags alone say."""
         given = (("--command-config", settings.command_config), ("--context", context))
         self.repeated = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
         """The options of this command line that a command beside it needs as well, with a space before each."""

@@ -1,0 +1,252 @@
+"""``offsetmgr manager``: the offset manager as a server, and how it is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.errors import UsageError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The offset manager: serve it, see how it is, look into a shard.",
+)
+
+
+class RecordFormatName(StrEnum):
+    """How records of the offsets topic are written."""
+
+    AVRO = "avro"
+    KAFKA = "kafka"
+
+
+class LogFormat(StrEnum):
+    """How events are logged."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@app.command("serve")
+@connected
+def serve(
+    connect: Connect,
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect to.")],
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST:PORT",
+            help="What clients are told, where it differs from --listen.",
+            show_default=False,
+        ),
+    ] = None,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="Stand before the brokers: consumers bootstrap from here, data passes.")
+    ] = False,
+    relay_ports: Annotated[
+        str | None,
+        typer.Option(
+            "--relay-ports",
+            metavar="FIRST-LAST",
+            help="Ports for the brokers, one each (those after the port of --listen).",
+            show_default=False,
+        ),
+    ] = None,
+    offsets_topic: Annotated[
+        str, typer.Option("--offsets-topic", metavar="NAME", help="Where offsets are kept.")
+    ] = "__offsetmgr_offsets",
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="Shards, when the topic is created; else it must match.")
+    ] = 50,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", min=1, help="When the topic is created (3, or all).", show_default=False),
+    ] = None,
+    min_insync_replicas: Annotated[
+        int | None,
+        typer.Option("--min-insync-replicas", min=1, help="When the topic is created (2 of 3).", show_default=False),
+    ] = None,
+    record_format: Annotated[
+        RecordFormatName, typer.Option("--record-format", help="avro: our own; kafka: as in __consumer_offsets.")
+    ] = RecordFormatName.AVRO,
+    retention_minutes: Annotated[
+        int,
+        typer.Option("--retention-minutes", min=1, help="How long offsets of a group without members are kept."),
+    ] = 10_080,
+    commit_timeout: Annotated[
+        int, typer.Option("--commit-timeout", metavar="MS", min=100, help="A commit is answered within this time.")
+    ] = 5_000,
+    session_timeout: Annotated[
+        int,
+        typer.Option("--session-timeout", metavar="MS", min=1_000, help="After it, a manager that died is replaced."),
+    ] = 10_000,
+    managers_group: Annotated[
+        str | None,
+        typer.Option(
+            "--managers-group",
+            metavar="NAME",
+            help="The group by which managers share shards (the topic's name and .managers).",
+            show_default=False,
+        ),
+    ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take over quickly.")
+    ] = True,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-listen",
+            metavar="HOST:PORT",
+            help="HTTP: /metrics (Prometheus), /health, /ready.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        str | None,
+        typer.Option("--tls-certificate", metavar="FILE", help="PEM chain; clients need TLS then.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option("--tls-key", metavar="FILE", help="PEM key of it.", show_default=False)
+    ] = None,
+    credentials: Annotated[
+        str | None,
+        typer.Option(
+            "--credentials",
+            metavar="FILE",
+            help="Who may log in (SASL PLAIN, SCRAM); without it nobody has to.",
+            show_default=False,
+        ),
+    ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            "--rules",
+            metavar="FILE",
+            help="Who may read and write which groups and topics; without it everybody all.",
+            show_default=False,
+        ),
+    ] = None,
+    max_request_bytes: Annotated[int, typer.Option("--max-request-bytes", min=1_024, help="Of one request.")] = (
+        8 * 1024 * 1024
+    ),
+    max_connections: Annotated[int, typer.Option("--max-connections", min=1, help="Of all clients together.")] = 4_000,
+    idle_timeout: Annotated[
+        int, typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Idle connections are closed after it.")
+    ] = 600_000,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are logged.")] = LogFormat.TEXT,
+) -> None:
+    """Runs a manager until Ctrl-C or SIGTERM: then it hands its shards over and ends.
+
+    With --bootstrap-server alone it keeps offsets in a topic of its own, shared with all managers of that topic. With
+    --store URI it is the same front for that store: ZooKeeper for modern clients, dual: for dual commit.
+    """
+    import sys
+
+    from offsetmgr.server.limits import Limits
+    from offsetmgr.server.logs import start_logging
+    from offsetmgr.server.options import ServeOptions, address, port_range
+    from offsetmgr.server.process import run_manager
+
+    bootstrap = connect.resolved.bootstrap_server
+    if bootstrap is None:
+        raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
+    if (tls_certificate is None) != (tls_key is None):
+        raise UsageError("manager serve", "--tls-certificate and --tls-key go together")
+    options = ServeOptions(
+        bootstrap=bootstrap,
+        connection=connect.resolved.connection,
+        listen=address(listen, "--listen"),
+        advertise=address(advertise, "--advertise") if advertise else None,
+        relay=relay,
+        relay_ports=port_range(relay_ports) if relay_ports else None,
+        # Only the flag: a context's store, or the brokers, are not meant to be served by accident.
+        store=connect.flags.store,
+        topic=offsets_topic,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+        record_format=record_format.value,
+        retention_ms=retention_minutes * 60_000,
+        commit_timeout=commit_timeout / 1000,
+        session=session_timeout / 1000,
+        managers_group=managers_group or f"{offsets_topic}.managers",
+        standby=standby,
+        metrics_listen=address(metrics_listen, "--metrics-listen") if metrics_listen else None,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        credentials=credentials,
+        rules=rules,
+        limits=Limits(request_bytes=max_request_bytes, connections=max_connections, idle_seconds=idle_timeout / 1000),
+    )
+    start_logging(sys.stderr, log_format.value)
+    run_manager(options)
+
+
+@app.command("status")
+@connected
+def status(
+    connect: Connect,
+    managers: Annotated[
+        bool, typer.Option("--managers", help="A row for each manager instead of one for each shard.")
+    ] = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Shards, their owners, loads, and how far standbys are behind; exit code 1 where something is wrong.
+
+    --bootstrap-server (or --store manager://...) names any manager.
+    """
+    from offsetmgr.cli.manager_view import MANAGERS, SHARDS, alarms, manager_rows, shard_rows
+    from offsetmgr.wire.managers import Managers
+
+    with Managers(_managers(connect), connect.resolved.connection) as running:
+        reports = running.reports()
+    write_rows(MANAGERS if managers else SHARDS, (manager_rows if managers else shard_rows)(reports), output)
+    wrong = list(alarms(reports))
+    for text in wrong:
+        note(f"alarm: {text}")
+    if wrong:
+        raise typer.Exit(FAILED)
+
+
+ENTRIES = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True),
+    Column("offset", right=True),
+    Column("leader_epoch", right=True, optional=True),
+    Column("metadata", optional=True),
+    Column("commit_timestamp", time=True),
+    Column("expire_timestamp", time=True, optional=True),
+)
+
+
+@app.command("dump")
+@connected
+def dump(
+    connect: Connect,
+    shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """What the owner of a shard holds in memory, as it would answer fetches."""
+    from offsetmgr.wire.managers import Managers
+
+    with Managers(_managers(connect), connect.resolved.connection) as running:
+        rows = (tuple(row[column.name] for column in ENTRIES) for number in shard for row in running.dump(number))
+        if not write_rows(ENTRIES, rows, output):
+            note("nothing is committed there")
+
+
+def _managers(connect: Connect) -> str:
+    store = connect.resolved.store
+    if store is not None and store.startswith("manager://"):
+        return store.removeprefix("manager://").split("?")[0]
+    if connect.resolved.bootstrap_server is None:
+        raise UsageError("which manager?", "no address is given", "add --bootstrap-server HOST:PORT of a manager")
+    return connect.resolved.bootstrap_server

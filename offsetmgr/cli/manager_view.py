@@ -1,0 +1,112 @@
+"""What `manager status` makes of the reports of all managers: a row a shard, and the alarms; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from offsetmgr.cli.render import Column
+from offsetmgr.wire.managers import ManagerReport
+
+MANAGERS: Final = (
+    Column("node_id", right=True, title="NODE"),
+    Column("address"),
+    Column("lease"),
+    Column("slots", optional=True),
+    Column("active", right=True),
+    Column("standby", right=True),
+    Column("loading", right=True),
+    Column("offsets", right=True),
+    Column("since", time=True),
+    Column("error", optional=True),
+)
+
+SHARDS: Final = (
+    Column("partition", right=True, title="SHARD"),
+    Column("slot", right=True),
+    Column("owner"),
+    Column("state"),
+    Column("since", time=True),
+    Column("position", right=True),
+    Column("offsets", right=True),
+    Column("groups", right=True),
+    Column("loaded", right=True, optional=True),
+    Column("standbys", right=True),
+    Column("standby_lag", right=True, title="STANDBY LAG"),
+    Column("error", optional=True),
+)
+
+
+def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
+    """One row a manager."""
+    for node_id, address, status, error in reports:
+        if status is None:
+            yield (node_id, str(address), None, None, None, None, None, None, None, str(error))
+            continue
+        shards = status["shards"]
+        owned = [s for s in shards if s["role"] == "owner"]
+        yield (
+            node_id,
+            str(address),
+            "valid" if status["lease"] else "none",
+            ",".join(map(str, sorted({s["slot"] for s in owned}))) or None,
+            sum(s["state"] == "ACTIVE" for s in owned),
+            sum(s["role"] == "standby" for s in shards),
+            sum(s["state"].upper() == "LOADING" for s in shards),
+            sum(s["offsets"] for s in shards),
+            status["started"],
+            None,
+        )
+
+
+def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
+    """One row a shard: its owner, and how far behind the standbys are (the one that is furthest)."""
+    found: dict[int, list[tuple[ManagerReport, Mapping[str, Any]]]] = {}
+    for report in reports:
+        for shard in (report.status or {}).get("shards", ()):
+            found.setdefault(shard["partition"], []).append((report, shard))
+    for partition, seen in sorted(found.items()):
+        standbys = [shard for _, shard in seen if shard["role"] == "standby"]
+        owners = [(report, shard) for report, shard in seen if shard["role"] == "owner"]
+        lags = [shard["lag"] for shard in standbys]
+        lag = None if not lags or None in lags else max(lags)
+        if not owners:
+            yield (partition, seen[0][1]["slot"], None, None, None, None, None, None, None, len(standbys), lag, None)
+            continue
+        for report, shard in owners:  # two claim it for a moment while it moves: both are shown
+            loading = shard["state"] == "LOADING" and shard["load_total"]
+            yield (
+                partition,
+                shard["slot"],
+                str(report.address),
+                shard["state"],
+                shard["since"],
+                shard["position"],
+                shard["offsets"],
+                shard["groups"],
+                f"{100 * shard['load_read'] // shard['load_total']}%" if loading else None,
+                len(standbys),
+                lag,
+                shard["last_error"] or None,
+            )
+
+
+def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
+    """What an operator has to know, a sentence each; nothing where all is well."""
+    for report in reports:
+        if report.error is not None:
+            yield f"manager {report.address}: {report.error}"
+        for text in (report.status or {}).get("alarms", ()):
+            yield f"manager {report.address}: {text}"
+    rows = list(shard_rows(reports))
+    unowned = [row[0] for row in rows if row[2] is None]
+    if unowned:
+        yield f"{len(unowned)} shards have no owner: {_numbers(unowned)}"
+    resting = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
+    if resting:
+        yield f"{len(resting)} shards are not served yet: {_numbers(resting)}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{shown}, ..." if len(numbers) > 10 else shown

@@ -1,0 +1,315 @@
+"""One manager process, put together: what is behind the listener, the listener, the figures; and its end.
+
+Order of the start: the port is ours, the topic is there and fit, then the managers' group is joined: who was given
+slots can be reached.  Order of the end: the group is left (so that others have the slots at once), commits in flight
+end, then clients are cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
+from offsetmgr.log.base import slot_count
+from offsetmgr.manager.assignment import Parameters
+from offsetmgr.manager.lease import boottime
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, Member, SlotOwnership
+from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.runtime.manager import ManagerRuntime
+from offsetmgr.manager.shard import ShardLimits
+from offsetmgr.server.authentication import Authentication
+from offsetmgr.server.authorization import Authorizer, EverythingAllowed, Operation, load_rules
+from offsetmgr.server.backend import Backend, ManagerNode
+from offsetmgr.server.credentials import load_credentials
+from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.handlers.table import endpoint_apis
+from offsetmgr.server.http import HttpEndpoint, Page, text
+from offsetmgr.server.inspection import inspection_api
+from offsetmgr.server.managerbackend import ManagerBackend
+from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
+from offsetmgr.server.options import ServeOptions
+from offsetmgr.server.service import Listener, Service
+from offsetmgr.wire.inspecting import FIRST_MANAGER
+from offsetmgr.wire.security import Security
+from offsetmgr.wire.upstream import Upstream
+
+_log = logging.getLogger(__name__)
+
+_GRACE: Final = 2.0
+"""Seconds that requests under way have after the shards were handed over."""
+
+
+def run_manager(options: ServeOptions) -> None:
+    """Runs a manager until SIGINT or SIGTERM. Raises `OffsetMgrError` where it cannot start."""
+    asyncio.run(_serve_until_told(options))
+
+
+async def _serve_until_told(options: ServeOptions) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    process = ManagerProcess(options)
+    starting = asyncio.create_task(process.start())
+    told = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await told
+            _log.info("stopping: shards are handed over (again to interrupt at once)")
+        else:
+            starting.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    finally:
+        told.cancel()
+        await process.close()
+    _log.info("stopped")
+
+
+class ManagerProcess:
+    """Use it within one event loop."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._open = AsyncExitStack()
+        self._started = time.time()
+        self._cluster_id: str | None = None
+        self._ready = False
+        self._runtime: ManagerRuntime | None = None
+        self._ownership: SlotOwnership | None = None
+        self._alarms: list[str] = []
+        self.listener: Listener | None = None
+
+    async def start(self) -> None:
+        """Returns once clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
+        options = self._options
+        authentication, authorizer = _login(options), _authorizer(options)
+        tls = _tls(options)
+        security = Security.of(options.connection.kafka)
+        upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
+        self._open.push_async_callback(upstream.close)
+        self._cluster_id = await upstream.cluster_id()
+        # The port first: its number is what the other managers are told.
+        backend = _Later()
+        metrics = Metrics(lambda: {**backend.now.metrics(), **service.metrics()}) if options.metrics_listen else None
+        service = Service(
+            [],
+            limits=options.limits,
+            requires_login=authentication is not None,
+            room=backend.room,
+            observe=metrics.observe if metrics else None,
+        )
+        listener = Listener(service, *options.listen, tls=tls)
+        await listener.start()
+        self.listener = listener
+        self._open.push_async_callback(service.close, _GRACE)
+        host, port = options.advertise or (options.listen[0], listener.port)
+        node_id = await self._start_backend(backend, host, port, security)
+        endpoint = Endpoint(backend.now, node_id, upstream, authorizer, authentication)
+        apis = endpoint_apis(endpoint)
+
+        def may_look(principal: str | None) -> bool:
+            return authorizer.group(principal or "", Operation.DESCRIBE, "*")
+
+        apis.append(inspection_api(self, may_look))
+        service.apis.update({api.key: api for api in apis})
+        if metrics is not None:
+            await self._start_figures(metrics)
+        self._ready = True
+        what = {"listen": f"{options.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
+        _log.info("serving", extra=what)
+
+    async def close(self) -> None:
+        """Hands the shards over and ends. May be called in any state of the start."""
+        self._ready = False
+        await self._open.aclose()
+
+    # --- what is behind the listener ----------------------------------------------------------------
+
+    async def _start_backend(self, backend: _Later, host: str, port: int, security: Security) -> int:
+        """The node id of this process."""
+        if self._options.store is not None:
+            node = ManagerNode(FIRST_MANAGER, host, port)
+            await self._start_store(backend, node)
+            return node.node_id
+        return await self._start_manager(backend, host, port, security)
+
+    async def _start_store(self, backend: _Later, node: ManagerNode) -> None:
+        from offsetmgr.server.storebackend import StoreBackend
+        from offsetmgr.stores.uri import open_store
+
+        assert self._options.store is not None
+        store = open_store(self._options.store, self._options.connection)
+        front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
+        front.start()
+        self._open.push_async_callback(front.close)
+        backend.now = front
+
+    async def _start_manager(self, backend: _Later, host: str, port: int, security: Security) -> int:
+        from offsetmgr.log.kafka import KafkaLog
+        from offsetmgr.log.topic import ensure_topic
+        from offsetmgr.records.choose import record_format
+        from offsetmgr.wire.client import Client
+        from offsetmgr.wire.groupmember import GroupMember
+
+        options = self._options
+        kafka = options.connection.kafka
+        topic = await asyncio.to_thread(
+            ensure_topic,
+            options.bootstrap,
+            kafka,
+            options.topic,
+            partitions=options.partitions,
+            replication_factor=options.replication_factor,
+            min_insync_replicas=options.min_insync_replicas,
+            timeout=options.connection.timeout_ms / 1000,
+        )
+        for warning in topic.warnings:
+            _log.warning("the offsets topic is unusual", extra={"topic": topic.name, "why": warning})
+        log = KafkaLog(
+            options.bootstrap, topic.name, topic.partitions, properties=kafka, max_message_bytes=topic.max_message_bytes
+        )
+        self._open.callback(log.close)
+        client = Client(options.bootstrap, security)
+        self._open.push_async_callback(client.close)
+
+        def member(events: SlotOwnership) -> Member:
+            return GroupMember(
+                client,
+                options.managers_group,
+                events,
+                protocol_type=PROTOCOL_TYPE,
+                protocol=PROTOCOL,
+                session=options.session,
+                rebalance=max(REBALANCE, 2 * options.session),
+                clock=boottime,
+            )
+
+        parameters = Parameters(
+            topic.name, topic.partitions, slot_count(topic.partitions), options.record_format, RULES
+        )
+        ownership = SlotOwnership(
+            host, port, parameters, member, session=options.session, rebalance=max(REBALANCE, 2 * options.session)
+        )
+        config = ManagerConfig(
+            limits=ShardLimits(retention_ms=options.retention_ms),
+            commit_timeout=options.commit_timeout,
+            standby=options.standby,
+        )
+        runtime = ManagerRuntime(log, record_format(options.record_format), ownership, config)
+        self._runtime, self._ownership = runtime, ownership
+        await runtime.start()
+        self._open.push_async_callback(runtime.close)
+        self._open.push_async_callback(ownership.stop)
+        backend.now = ManagerBackend(runtime, ownership, topic.partitions, topic.name)
+        await ownership.start(runtime)
+        mine = next((n.node_id for n in ownership.nodes() if (n.host, n.port) == (host, port)), None)
+        if mine is None:
+            raise NotCoordinator("managers' group", ownership.refusal or "it does not know this manager")
+        return mine
+
+    # --- what is told of it -------------------------------------------------------------------------
+
+    async def _start_figures(self, metrics: Metrics) -> None:
+        assert self._options.metrics_listen is not None
+        pages = {
+            "/metrics": lambda: Page(200, CONTENT_TYPE, metrics.text()),
+            "/health": lambda: text(200, "alive"),
+            "/ready": self._readiness,
+        }
+        endpoint = HttpEndpoint(*self._options.metrics_listen, pages)
+        port = await endpoint.start()
+        self._open.push_async_callback(endpoint.close)
+        _log.info("figures", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
+
+    def _readiness(self) -> Page:
+        if not self._ready:
+            return text(503, "starting or stopping")
+        if self._ownership is not None and not self._ownership.valid():
+            return text(503, "no lease: the managers' group cannot be reached")
+        waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
+        if waiting:
+            return text(503, f"{len(waiting)} shards are not served yet")
+        return text(200, "ready")
+
+    def status(self) -> dict[str, Any]:
+        """See `Inspectable.status`."""
+        shards = [] if self._runtime is None else [_shard_json(s._asdict()) for s in self._runtime.status()]
+        alarms = list(self._alarms)
+        if self._ownership is not None and self._ownership.refusal:
+            alarms.append(f"the other managers leave this one out: {self._ownership.refusal}")
+        return {
+            "cluster_id": self._cluster_id,
+            "store": self._options.store or f"topic {self._options.topic}",
+            "record_format": self._options.record_format,
+            "started": int(self._started * 1000),
+            "lease": self._ownership is None or self._ownership.valid(),
+            "relay": self._options.relay,
+            "shards": shards,
+            "alarms": alarms,
+        }
+
+    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
+        """See `Inspectable.dump`."""
+        if self._runtime is None or not 0 <= partition < self._options.partitions:
+            raise NotCoordinator(f"shard {partition}", "there is none of this number here")
+        found = self._runtime.dump(partition)
+        if after is not None:
+            try:
+                behind = (str(after[0]), str(after[1]), int(after[2]))
+            except (IndexError, ValueError, TypeError):
+                raise MalformedData("dump", "after is [group, topic, partition]") from None
+            found = [entry for entry in found if tuple(entry[0]) > behind]
+        return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
+
+
+class _Later:
+    """A backend that is made after those who will ask it."""
+
+    now: Backend
+
+    def room(self) -> asyncio.Future[None] | None:
+        return self.now.room()
+
+
+def _shard_json(status: dict[str, Any]) -> dict[str, Any]:
+    return status | {
+        "role": status["role"].value,
+        "state": status["state"].upper(),
+        "since": int(status["since"] * 1000),
+    }
+
+
+def _login(options: ServeOptions) -> Authentication | None:
+    return None if options.credentials is None else Authentication(load_credentials(options.credentials))
+
+
+def _authorizer(options: ServeOptions) -> Authorizer:
+    if options.rules is None:
+        return EverythingAllowed()
+    if options.credentials is None:
+        raise ConfigError("--rules", "say what a user may do, and nobody logs in", "add --credentials FILE")
+    return load_rules(options.rules)
+
+
+def _tls(options: ServeOptions) -> ssl.SSLContext | None:
+    if options.tls_certificate is None or options.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.tls_certificate, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        why = (
+            "they are not a certificate and its key in PEM" if isinstance(error, ssl.SSLError) else str(error.strerror)
+        )
+        raise ConfigError("--tls-certificate, --tls-key", f"cannot be loaded: {why}") from None
+    return context
