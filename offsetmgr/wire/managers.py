@@ -32,7 +32,8 @@ class Managers:
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
         self._timeout = connection.timeout_ms / 1000
-        self._client = Client(bootstrap, Security.of(connection.kafka))
+        # Whether it is a manager at all is asked before anything else, so nothing is demanded of its versions here.
+        self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
         self._runner = Runner()
 
     def reports(self) -> list[ManagerReport]:
