@@ -18,7 +18,7 @@ class FrameSplitter:
     Holds no more than what was fed; a frame that was fed in many pieces is put together once, at its end.
     """
 
-    __slots__ = ("_at", "_data", "_missing", "_parts", "limit")
+    __slots__ = ("_at", "_data", "_gathered", "_missing", "_parts", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -26,21 +26,23 @@ class FrameSplitter:
         self._data = b""
         self._at = 0
         self._parts: list[bytes] = []
+        self._gathered = 0
         self._missing = 0
 
     @property
-    def unfinished(self) -> bool:
-        """Whether the beginning of a frame was fed but not yet its end."""
-        return bool(self._parts) or self._at < len(self._data)
+    def held(self) -> int:
+        """Bytes that were fed and not taken yet."""
+        return self._gathered + len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:
         if self._missing > len(data):
             self._parts.append(data)
+            self._gathered += len(data)
             self._missing -= len(data)
         elif self._missing:
             self._parts.append(data)
             self._data, self._at = b"".join(self._parts), 0
-            self._parts, self._missing = [], 0
+            self._parts, self._gathered, self._missing = [], 0, 0
         elif self._at < len(self._data):
             self._data, self._at = self._data[self._at :] + data, 0
         else:
@@ -60,7 +62,7 @@ class FrameSplitter:
             raise InvalidRequest("request", f"its length field says {length} bytes, allowed are 8 to {self.limit}")
         size = 4 + length
         if there < size:
-            self._parts, self._missing = [data[at:]], size - there
+            self._parts, self._gathered, self._missing = [data[at:]], there, size - there
             self._data, self._at = b"", 0
             return None
         self._at = at + size

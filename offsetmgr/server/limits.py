@@ -17,6 +17,9 @@ class Limits:
     """Of all clients together (max.connections)."""
     connections_per_address: int = 2_000
     """Of one host (max.connections.per.ip)."""
+    held_bytes: int = 256 * 1024 * 1024
+    """Of all requests that have come, whole or in part, and are not answered (queued.max.request.bytes). Connections
+    wait for their own answers while it is more; those that only have a large part of a request are cut."""
     in_flight: int = 500
     """Requests of one connection that have not been answered: no more are read until some are."""
     idle_seconds: float = 600.0

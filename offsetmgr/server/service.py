@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _API_VERSIONS: Final = 18
 _NEVER_FLEXIBLE: Final = 32767
 _SWEEP_SECONDS: Final = 0.5
+_KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed", Lane.ALONE: "other"}
 
 
 class Service:
@@ -38,9 +39,11 @@ class Service:
         fallback: Fallback | None = None,
         room: Callable[[], asyncio.Future[None] | None] = lambda: None,
         versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
+        observe: Callable[[str, float], None] | None = None,
     ) -> None:
         """``apis``: later ones replace earlier ones of the same key. ``room``: see `Backend.room`. ``versions``: what
-        ApiVersions shall tell, where that is not just the table."""
+        ApiVersions shall tell, where that is not just the table. ``observe``: is told the seconds that every request
+        took, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.limits = limits or Limits()
         self.requires_login = requires_login
@@ -51,6 +54,9 @@ class Service:
         self._fallback: Api | None = None
         if fallback is not None:
             self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Lane.FORWARDED)
+        self.held = 0
+        """Bytes of requests that are not answered."""
+        self._observe = observe
         self._by_address: Counter[str] = Counter()
         self._figures: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -105,12 +111,23 @@ class Service:
         self._figures['connections_cut_total{why="invalid request"}'] += 1
         _log.debug("connection of %s closed: %s", connection.peer, error)
 
+    def shed(self, connection: Connection) -> None:
+        """Cuts a connection off, because too much memory is held by requests."""
+        self._figures['connections_cut_total{why="memory"}'] += 1
+        connection.cut()
+
+    @property
+    def held_too_much(self) -> bool:
+        return self.held > self.limits.held_bytes
+
     def answered(self, request: Request) -> None:
         """The request's answer is on its way."""
+        if self._observe is not None and request.api is not None:
+            self._observe(_KINDS[request.api.lane], asyncio.get_running_loop().time() - request.since)
 
     def metrics(self) -> Mapping[str, float]:
         """Figures by the name after ``offsetmgr_``, labels included."""
-        return {**self._figures, "connections": len(self.connections)}
+        return {**self._figures, "connections": len(self.connections), "request_bytes_held": self.held}
 
     # --- cutting off --------------------------------------------------------------------------------
 
@@ -131,9 +148,11 @@ class Service:
             return "no login"
         if connection.begun is not None and now - connection.begun > limits.request_seconds:
             return "slow request"
-        if connection.stalled is not None and now - connection.stalled > limits.request_seconds:
+        if connection.stalled is not None and now - connection.taken(now) > limits.request_seconds:
             return "answers not taken"
-        if now - connection.heard > limits.idle_seconds and not connection.busy:
+        if connection.closed and now - connection.heard > limits.request_seconds:
+            return "answers not taken"
+        if now - connection.heard > limits.idle_seconds and connection.idle:
             return "idle"
         return None
 
