@@ -274,7 +274,7 @@ class Secondary:
         held = None if isinstance(found, Absent) else found.offset
         ours = held in self._tried.get(key, ())
         self._learn(key, held)
-        if same_value(found, after, self._threads.store.capabilities):
+        if same_value(found, after, self._threads.capabilities):
             self._finished(attempt)
         elif not ours and not (after is not None and (held is None or held < after.offset)):
             self._drop(attempt, Conflict(f"group {key[0]}, {key[1]}", "others have written it since", actual=found))

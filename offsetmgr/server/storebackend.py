@@ -53,8 +53,8 @@ _LOG_EVERY: Final = 10.0
 
 
 class StoreBackend:
-    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; call `start` on
-    the event loop first, `close` last. The store is the backend's from then on."""
+    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; await `start`
+    first, `close` last. The store is the backend's from then on."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class StoreBackend:
         self._second: Secondary | None = None
         self._doubts: Doubts | None = None
 
-    def start(self) -> None:
-        """Within the event loop; returns at once, whether the store can be reached or not."""
+    async def start(self) -> None:
+        """Whether the store can be reached or not: clients are told so, and again when it can."""
         if self._dual is None:
             self._threads = StoreThreads(self._store, written=self._written)
         else:
@@ -93,13 +93,20 @@ class StoreBackend:
             self._doubts = Doubts(self._threads, self._second)
         for threads in (self._threads, self._second_threads):
             if threads is not None:
-                can = threads.store.capabilities
-                lost = [
-                    name for name, kept in (("metadata", can.metadata), ("leader epochs", can.leader_epoch)) if not kept
-                ]
-                if lost:
-                    what = {"store": threads.store.uri, "dropped": " and ".join(lost)}
-                    _log.warning("the store does not keep all that clients commit; the rest is dropped", extra=what)
+                await self._learn(threads)
+
+    async def _learn(self, threads: StoreThreads) -> None:
+        try:
+            await threads.learn()
+        except OffsetMgrError as error:
+            what = {"store": threads.store.uri, "error": str(error)}
+            _log.warning("the store cannot be reached yet; what it keeps is not known", extra=what)
+            return
+        can = threads.capabilities
+        lost = [name for name, kept in (("metadata", can.metadata), ("leader epochs", can.leader_epoch)) if not kept]
+        if lost:
+            what = {"store": threads.store.uri, "dropped": " and ".join(lost)}
+            _log.warning("the store does not keep all that clients commit; the rest is dropped", extra=what)
 
     async def close(self, grace: float = 5.0) -> None:
         """Lets what is on its way to a secondary arrive, at most ``grace`` seconds, and closes the store."""
@@ -128,7 +135,7 @@ class StoreBackend:
         return 0
 
     def features(self) -> Mapping[str, int]:
-        can = self._store.capabilities
+        can = self._threads.capabilities
         offered = {f"{STORE_FEATURE}{self._store.uri.partition(':')[0]}": 1}
         if self._compares:
             offered[CONDITIONAL_FEATURE] = 1
@@ -142,7 +149,7 @@ class StoreBackend:
     def _compares(self) -> bool:
         """Whether conditional commits are atomic in the store behind. Two stores are not, and Kafka's group lock is
         not worth its rebalance for every commit."""
-        return self._dual is None and self._store.capabilities.conditional in ("version", "file")
+        return self._dual is None and self._threads.capabilities.conditional in ("version", "file")
 
     # --- commits and deletions ----------------------------------------------------------------------
 

@@ -25,7 +25,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure, ServerError, TimedOut, Unreachable
 from offsetmgr.model import Committed, TopicPartition
-from offsetmgr.stores.base import Change, ChangeOutcome, Committer, GroupEdit, GroupOffsets, Guard, OffsetStore, Verdict
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    Committer,
+    GroupEdit,
+    GroupOffsets,
+    Guard,
+    OffsetStore,
+    Verdict,
+)
 
 T = TypeVar("T")
 
@@ -33,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 CHANGES_A_STREAM: Final = 5_000
 """Partitions in one stream of edits: so long does a write wait at most for the stream before it."""
+
+_UNKNOWN: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
 
 Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
@@ -88,11 +100,17 @@ class StoreThreads:
 
     def __init__(self, store: OffsetStore, *, guard: Guard = Guard.OVERWRITE, written: Written | None = None) -> None:
         self.store = store
+        self.capabilities = _UNKNOWN
+        """What the store can carry, once `learn` has been told; until then as much as there is."""
         threads = max(1, getattr(store, "parallel_calls", 1))
         self._calls: set[asyncio.Future[Any]] = set()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="offsetmgr-store")
         self._lanes = [_WriteLane(self, guard, written) for _ in range(max(1, threads // 2))]
         self._reads = _Reads(self, max(1, threads - len(self._lanes)))
+
+    async def learn(self) -> None:
+        """Asks the store what it can carry; some have to ask a server. Raises `OffsetMgrError`."""
+        self.capabilities = await self.call(lambda: self.store.capabilities)
 
     @property
     def waiting(self) -> int:

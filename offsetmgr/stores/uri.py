@@ -14,7 +14,7 @@ from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import InvalidUri, UnsupportedOperation
 from offsetmgr.stores.base import OffsetStore
 
-EXAMPLES: Final = "zookeeper://h1:2181,h2:2181/chroot, kafka://h1:9092, dual:NAME, file:offsets.avro"
+EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:9192, dual:NAME, file:offsets.avro"
 _OPTIONS: Final = {
     "zookeeper": {"layout", "root"},
     "kafka": set[str](),
@@ -118,7 +118,7 @@ def _check_hosts(shown: str, kind: str, address: str) -> None:
 def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
     """The store at ``uri``. Construction does no I/O; the store's first call connects.
 
-    Raises `InvalidUri` where the URI cannot be understood, `UnsupportedOperation` for ``manager://``.
+    Raises `InvalidUri` where the URI cannot be understood, `UnsupportedOperation` for a layout that is not built.
     """
     config = ConnectionConfig() if config is None else config
     parsed = parse_uri(uri)
@@ -128,13 +128,15 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
         from offsetmgr.stores.kafka import KafkaStore
 
         return KafkaStore(parsed.address, config)
+    if parsed.kind == "manager":
+        from offsetmgr.stores.manager import ManagerStore
+
+        return ManagerStore(parsed.address, config)
     if parsed.kind == "file":
         from offsetmgr.stores.snapshot import SnapshotStore
 
         return SnapshotStore(parsed.address, format=parsed.options.get("format"), group=parsed.options.get("group"))
-    if parsed.kind == "dual":
-        return _open_dual(uri, config)
-    raise UnsupportedOperation(f"store {uri!r}", "offset managers cannot be spoken to by this version")
+    return _open_dual(uri, config)
 
 
 def _open_zookeeper(uri: str, parsed: StoreUri, config: ConnectionConfig) -> OffsetStore:
@@ -174,9 +176,12 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
 
 
 def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
-    """The Kafka brokers that a store's URI names (its own, or one of a dual store's two), or None."""
+    """The Kafka brokers that a store's URI names (its own, or one of a dual store's two), or None.
+
+    A manager's listener counts as one: it answers for the logs of the cluster behind it.
+    """
     parsed = parse_uri(uri)
-    if parsed.kind == "kafka":
+    if parsed.kind in ("kafka", "manager"):
         return parsed.address
     if parsed.kind == "dual":
         return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)

@@ -20,7 +20,14 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
-from offsetmgr.errors import LockLost, OffsetMgrError, ServerError, TimedOut, Unreachable, UnsupportedOperation
+from offsetmgr.errors import (
+    LockLost,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    Unreachable,
+    UnsupportedOperation,
+)
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import requests
 from offsetmgr.wire.connection import Address, Connection
@@ -47,8 +54,12 @@ class NotAMember(LockLost):
 class Client:
     """A cluster, reached through any of ``bootstrap``'s addresses. Use it within one event loop."""
 
-    def __init__(self, bootstrap: str, security: Security) -> None:
+    def __init__(
+        self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] = requests.NEEDED
+    ) -> None:
+        """``needed``: the API versions without which a broker is too old."""
         self._security = security
+        self._needed = needed
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, Node] = {}
         self._known_good: Address | None = None
@@ -79,7 +90,7 @@ class Client:
                 failure = error
                 continue
             self._known_good = address
-            _check_versions(connection)
+            _check_versions(connection, self._needed)
             return connection
         raise failure
 
@@ -138,7 +149,7 @@ class Client:
                 str(found.group_id): requests.read_offset_fetch(found) for answer in answers for found in answer.groups
             }
 
-        return await self._per_group(list(asked), ask, deadline)
+        return await self.per_group(list(asked), ask, deadline)
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
         """State and members of many groups, of the classic protocol and of KIP-848's."""
@@ -162,7 +173,7 @@ class Client:
                 }
             return found
 
-        return await self._per_group(groups, ask, deadline)
+        return await self.per_group(groups, ask, deadline)
 
     async def commit(
         self,
@@ -175,7 +186,7 @@ class Client:
         """A simple commit, as no member: only a group without members takes it; or a ``member``'s (its generation, id
         and instance id), which is passed on.
 
-        Raises `NotAMember` where the group has members and we are none, else what `_per_group` gave up with; partitions
+        Raises `NotAMember` where the group has members and we are none, else what `per_group` gave up with; partitions
         have their own outcomes, a member that the coordinator does not take the broker's own code among them.
         """
         generation, member_id, instance_id = member or (-1, "", None)
@@ -190,7 +201,7 @@ class Client:
                 answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
             return dict.fromkeys(groups, commit_outcomes(group, answer, passed_on=member is not None))
 
-        result = (await self._per_group([group], ask, deadline, at))[group]
+        result = (await self.per_group([group], ask, deadline, at))[group]
         if isinstance(result, OffsetMgrError):
             raise result
         return result
@@ -206,7 +217,7 @@ class Client:
                 for g in answer.results
             }
 
-        result = (await self._per_group([group], ask, deadline))[group]
+        result = (await self.per_group([group], ask, deadline))[group]
         if isinstance(result, OffsetMgrError):
             raise result
 
@@ -231,12 +242,12 @@ class Client:
         async def ask(address: Address, groups: list[str]) -> dict[str, Address | OffsetMgrError]:
             return dict.fromkeys(groups, address)
 
-        found = (await self._per_group([group], ask, deadline))[group]
+        found = (await self.per_group([group], ask, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
-    async def _per_group(
+    async def per_group(
         self,
         groups: Sequence[str],
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
@@ -336,8 +347,8 @@ def commit_outcomes(
     return outcomes
 
 
-def _check_versions(connection: Connection) -> None:
-    for key, (name, needed) in requests.NEEDED.items():
+def _check_versions(connection: Connection, versions: Mapping[int, tuple[str, int]]) -> None:
+    for key, (name, needed) in versions.items():
         low, high = connection.versions.get(key, (0, -1))
         if not low <= needed <= high:
             raise UnsupportedOperation(

@@ -55,6 +55,11 @@ NEEDED: Final[Mapping[int, tuple[str, int]]] = {
 }
 """Versions that a broker must speak, by API key."""
 
+NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
+    key: needed for key, needed in NEEDED.items() if key not in (11, 12, 13, 14)
+}
+"""The same for offset managers, whose groups have no members."""
+
 _PARTITION: Final = struct.Struct(">iqih")
 _STRING: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")

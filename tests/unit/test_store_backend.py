@@ -44,7 +44,7 @@ class SlowStore(MemoryStore):
 @asynccontextmanager
 async def running(store: Any, **options: Any) -> AsyncIterator[StoreBackend]:
     backend = StoreBackend(store, HERE, **options)
-    backend.start()
+    await backend.start()
     try:
         yield backend
     finally:

@@ -1,0 +1,92 @@
+"""`ManagerStore`: committed offsets in offsetmgr's own offset managers, over Kafka's protocol.
+
+What the managers offer beyond it they announce themselves; so an address that turns out to be a broker's is read and
+edited too, only without conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.stores.base import Capabilities, StoreIdentity
+from offsetmgr.stores.wired import WiredStore
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.manager_edits import ManagerEdits
+    from offsetmgr.wire.client import Client
+
+
+class ManagerStore(WiredStore):
+    """The groups of the offset managers (or of the store behind a listener) at an address."""
+
+    kind = "manager"
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
+        super().__init__(bootstrap, config)
+        self._features: dict[str, int] | None = None
+        self._identity: StoreIdentity | None = None
+
+    def _client(self, config: ConnectionConfig) -> Client:
+        from offsetmgr.wire.client import Client
+        from offsetmgr.wire.requests import NEEDED_OF_MANAGERS
+        from offsetmgr.wire.security import Security
+
+        return Client(self._bootstrap, Security.of(config.kafka), NEEDED_OF_MANAGERS)
+
+    def _edits(self, client: Client, timeout: float) -> ManagerEdits:
+        from offsetmgr.stores.manager_edits import ManagerEdits
+
+        return ManagerEdits(client, timeout)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Asked of the endpoint, once. Raises `Unreachable`, `TimedOut`.
+
+        Each edit asks its own coordinator again: an older manager beside this one is found out there.
+        """
+        from offsetmgr.wire.conditional import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
+
+        offered = self._offered()
+        return Capabilities(
+            metadata=DROPS_METADATA not in offered,
+            leader_epoch=DROPS_LEADER_EPOCH not in offered,
+            commit_timestamp=False,
+            conditional="version" if CONDITIONAL_FEATURE in offered else "none",
+        )
+
+    def identity(self) -> StoreIdentity:
+        """The cluster's id, and the topic in which the managers keep offsets (or the kind of store behind)."""
+        from offsetmgr.wire.conditional import LOG_FEATURE, STORE_FEATURE
+
+        if self._identity is None:
+            wire = self.wire()
+            cluster_id, _ = wire.run(wire.client.cluster)
+            offered = self._offered()
+            place = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
+            kind = next((n.removeprefix(STORE_FEATURE) for n in offered if n.startswith(STORE_FEATURE)), "")
+            how = "cluster id and offsets topic" if place else "cluster id and kind of store" if kind else "cluster id"
+            told = "/".join(part for part in (cluster_id, place or kind) if part)
+            self._identity = StoreIdentity("manager", told, f"{how}, as the endpoint tells")
+        return self._identity
+
+    def groups(self) -> Iterator[str]:
+        from offsetmgr.wire.manager_listing import list_manager_groups
+
+        wire = self.wire()
+        yield from wire.run(lambda deadline: list_manager_groups(wire.client, deadline))
+
+    def _offered(self) -> dict[str, int]:
+        if self._features is None:
+            from offsetmgr.wire.client import remaining
+            from offsetmgr.wire.features import features
+
+            wire = self.wire()
+
+            async def ask(deadline: float) -> dict[str, int]:
+                connection = await wire.client.any_connection(deadline)
+                return dict(await features(connection, remaining(deadline)))
+
+            self._features = wire.run(ask)
+        return self._features
