@@ -53,8 +53,11 @@ _LOG_EVERY: Final = 10.0
 
 
 class StoreBackend:
-    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; await `start`
-    first, `close` last. The store is the backend's from then on."""
+    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; call `start` on
+    the event loop first, `close` last. The store is the backend's from then on.
+
+    No call of the store should take longer than ``commit_timeout``: open it with a ``timeout_ms`` of that much.
+    """
 
     def __init__(
         self,
@@ -78,12 +81,14 @@ class StoreBackend:
         self._room: asyncio.Future[None] | None = None
         self._dual = store if isinstance(store, DualStore) else None
         self._threads: StoreThreads
+        self._starting: asyncio.Task[None]
         self._second_threads: StoreThreads | None = None
         self._second: Secondary | None = None
         self._doubts: Doubts | None = None
 
-    async def start(self) -> None:
-        """Whether the store can be reached or not: clients are told so, and again when it can."""
+    def start(self) -> asyncio.Task[None]:
+        """Clients may be served at once; the task is done when it is known what the store can carry, or that it cannot
+        be reached yet (clients are told, until it can)."""
         if self._dual is None:
             self._threads = StoreThreads(self._store, written=self._written)
         else:
@@ -91,6 +96,10 @@ class StoreBackend:
             self._second_threads = StoreThreads(self._dual.secondary)
             self._second = Secondary(self._second_threads, patience=self._patience)
             self._doubts = Doubts(self._threads, self._second)
+        self._starting = asyncio.get_running_loop().create_task(self._learn_all())
+        return self._starting
+
+    async def _learn_all(self) -> None:
         for threads in (self._threads, self._second_threads):
             if threads is not None:
                 await self._learn(threads)
@@ -110,6 +119,7 @@ class StoreBackend:
 
     async def close(self, grace: float = 5.0) -> None:
         """Lets what is on its way to a secondary arrive, at most ``grace`` seconds, and closes the store."""
+        self._starting.cancel()
         if self._doubts is not None:
             self._doubts.close()
         if self._second is not None and self._second_threads is not None:
