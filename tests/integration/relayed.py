@@ -1,0 +1,162 @@
+"""A relay in a thread of this process, before real brokers, with offsets in memory: what tests of the relay need."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from offsetmgr.manager.requests import (
+    GROUP_ID_NOT_FOUND,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.handlers.table import endpoint_apis
+from offsetmgr.server.relay.brokers import RelayPorts
+from offsetmgr.server.relay.relay import Relay
+from offsetmgr.server.service import Listener, Service
+from offsetmgr.wire.security import Security
+
+T = TypeVar("T")
+
+NODE_ID = 1_000_000_007
+
+
+class MemoryOffsets:
+    """A `Backend` that keeps offsets in a dict. Tests take its ownership away, and hold its commits back."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[tuple[str, int], tuple[int, int, str]]] = {}
+        self.requests: list[CommitRequest] = []
+        self.code = 0
+        self.taken = 1
+        self.held: asyncio.Event | None = None
+        self.node = ManagerNode(NODE_ID, "127.0.0.1", 0)
+        self._under_way: set[asyncio.Future[CommitResponse]] = set()
+
+    def nodes(self) -> Sequence[ManagerNode]:
+        return [self.node]
+
+    def coordinator(self, group: str) -> ManagerNode | None:
+        return self.node
+
+    def owns(self, group: str) -> int:
+        return self.code
+
+    def tenure(self, group: str) -> int:
+        return self.taken
+
+    def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        self.requests.append(request)
+        task = asyncio.ensure_future(self._commit(request))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _commit(self, request: CommitRequest) -> CommitResponse:
+        if self.held is not None:
+            await self.held.wait()
+        kept = self.offsets.setdefault(request.group, {})
+        for topic, parts in request.topics:
+            for part in parts:
+                kept[topic, part[0]] = (part[1], part[2], part[3])
+        return CommitResponse()
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        kept = self.offsets.get(request.group, {})
+        asked = request.topics
+        if asked is None:
+            names = sorted({topic for topic, _ in kept})
+            asked = [(name, [n for topic, n in kept if topic == name]) for name in names]
+        nothing = (-1, -1, "")
+        return FetchResponse(
+            topics=[(topic, [(n, *kept.get((topic, n), nothing), 0) for n in numbers]) for topic, numbers in asked]
+        )
+
+    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
+        for topic, numbers in topics:
+            for number in numbers:
+                self.offsets.get(group, {}).pop((topic, number), None)
+        return DeleteResponse()
+
+    async def delete_group(self, group: str) -> int:
+        return 0 if self.offsets.pop(group, None) else GROUP_ID_NOT_FOUND
+
+    async def list_groups(self) -> tuple[int, Sequence[str]]:
+        return 0, sorted(self.offsets)
+
+    async def settled(self, group: str) -> None:
+        if self._under_way:
+            await asyncio.wait(set(self._under_way))
+
+    def room(self) -> asyncio.Future[None] | None:
+        return None
+
+    def features(self) -> Mapping[str, int]:
+        return {}
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+
+class RunningRelay:
+    """A manager with --relay in a thread. Use as a context manager."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.kept = MemoryOffsets()
+        self._bootstrap = bootstrap
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.relay: Relay
+        self.service: Service
+        self.port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the relay's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Calls a function in the relay's event loop."""
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
+        return done.result(60)
+
+    async def _start(self) -> None:
+        self.relay = Relay(self.kept, self._bootstrap, Security())
+        endpoint = Endpoint(self.relay.backend, NODE_ID)
+        apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
+        self.service = Service(apis, fallback=self.relay.fallback, room=self.relay.backend.room)
+        listener = Listener(self.service, "127.0.0.1", 0)
+        await listener.start()
+        self.port = listener.port
+        self.kept.node = ManagerNode(NODE_ID, "127.0.0.1", self.port)
+        await self.relay.start(self.service, "127.0.0.1", RelayPorts(0), None, 30.0)
+
+    async def _stop(self) -> None:
+        await self.service.close()
+        await self.relay.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
