@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from offsetmgr.errors import UnknownVersion, Unreadable
 from offsetmgr.records import avro_fields as fields
 from offsetmgr.records import versions
 from offsetmgr.records.base import (
@@ -27,6 +26,8 @@ from offsetmgr.records.base import (
 
 _OFFSET: Final = versions.packed(versions.AVRO_OFFSET)
 _GROUP: Final = versions.packed(versions.AVRO_GROUP)
+_OFFSET_VALUES: Final = range(versions.AVRO_OFFSET, versions.AVRO_OFFSET + 1)
+_GROUP_VALUES: Final = range(versions.AVRO_GROUP, versions.AVRO_GROUP + 1)
 _PRESENT: Final = 2
 """The branch of a union that is not null."""
 _LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
@@ -35,7 +36,7 @@ these, which only said that there is more."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
-"""A commit timestamp of six bytes (those from July 1970 to 2039 are), the shape of which the mask tells, and no expiry."""
+"""A commit timestamp of six bytes (those from July 1970 to 2039 are), which the mask tells, and no expiry."""
 _WIDE: Final = 1 << 41
 
 
@@ -101,17 +102,26 @@ class AvroFormat:
     # --- reading -----------------------------------------------------------------------------------
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
-        if key[:2] != _OFFSET:
-            self._check_other(key)
-            return None
         try:
-            length = key[2]
-            topic = 3 + (length >> 1)
-            if length < 128 and not length & 1:
-                length = key[topic]
-                end = topic + 1 + (length >> 1)
-                if length < 128 and not length & 1:
-                    return key[:end], self._tables.partitions[key[end:]]
+            if key[0] != _OFFSET[0] or key[1] != _OFFSET[1]:
+                versions.key_version(key, self.name)
+                return None
+            length, position = key[2], 3
+            if length >= 0x80:
+                length += (key[3] << 7) - 0x80
+                position = 4
+                if not 0x80 <= length < 0x4000:
+                    return _split_slowly(key)
+            topic = position + (length >> 1)
+            size, position = key[topic], topic + 1
+            if size >= 0x80:
+                size += (key[position] << 7) - 0x80
+                position += 1
+                if not 0x80 <= size < 0x4000:
+                    return _split_slowly(key)
+            if not (length | size) & 1:
+                end = position + (size >> 1)
+                return key[:end], self._tables.partitions[key[end:]]
         except (IndexError, KeyError):
             pass
         return _split_slowly(key)
@@ -183,13 +193,12 @@ class AvroFormat:
         elif key[:2] == _GROUP:
             decoded = GroupKey(reader.string("group"))
         else:
-            self._check_other(key)
-            return UnknownKey(versions.version_of(key) or 0)
+            return UnknownKey(versions.key_version(key, self.name))
         reader.end()
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        _check_version(value, versions.AVRO_OFFSET, "offset value")
+        versions.value_version(value, "offset value", _OFFSET_VALUES)
         reader = fields.Reader(value, "offset value", 2)
         offset = reader.long("offset")
         epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
@@ -204,17 +213,11 @@ class AvroFormat:
         return decoded
 
     def decode_group(self, value: bytes) -> GroupValue:
-        _check_version(value, versions.AVRO_GROUP, "group value")
+        versions.value_version(value, "group value", _GROUP_VALUES)
         reader = fields.Reader(value, "group value", 2)
         decoded = GroupValue(reader.long("last_active"))
         reader.end()
         return decoded
-
-    def _check_other(self, key: bytes) -> None:
-        """For a key that is no offset's."""
-        if len(key) < 2:
-            raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
-        versions.refuse_other(key, self.name)
 
 
 def _or_null(number: int | None) -> bytes:
@@ -233,11 +236,3 @@ def _split_slowly(key: bytes) -> tuple[bytes, int]:
     partition = reader.int32("partition")
     reader.end()
     return prefix, partition
-
-
-def _check_version(value: bytes, expected: int, what: str) -> None:
-    version = versions.version_of(value)
-    if version is None:
-        raise Unreadable(what, f"{len(value)} bytes: too short to have a version")
-    if version != expected:
-        raise UnknownVersion(what, f"version {version}; known is {expected}")

@@ -14,7 +14,7 @@ from offsetmgr.errors import Unreadable, UnsupportedOperation
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
-MEMOISED: Final = 1024
+MEMOISED: Final = 1 << 13
 """Partitions from 0 up to this one have their bytes in `Tables`."""
 
 
@@ -76,9 +76,9 @@ def tables(prefix: bytes) -> Tables:
     """``short`` and ``first`` begin with ``prefix``. 3 MB, made once, in some ten milliseconds."""
     last = [_varint(number) for number in range(1 << 14)]
     middle = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(1 << 14)]
-    suffixes = last[: 2 * MEMOISED : 2]
+    suffixes = last[::2]
     return Tables(
-        short=[prefix + data for data in last[::2]],
+        short=[prefix + data for data in suffixes],
         first=[prefix + data for data in middle[::2]],
         middle=middle,
         last=last,

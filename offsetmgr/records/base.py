@@ -52,7 +52,8 @@ class OffsetValue(NamedTuple):
     commit_timestamp: int
     expire_timestamp: int | None = None
     topic_id: UUID | None = None
-    """The topic that was meant, which another one of its name is not; Kafka's brokers write it, from 4.1 on."""
+    """Tells the topic from a later one of its name. Only in Kafka's format, from brokers of 4.1 on and only if the
+    client named the topic by its id."""
 
 
 class GroupValue(NamedTuple):

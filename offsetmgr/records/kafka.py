@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from offsetmgr.errors import UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.errors import Unreadable, UnsupportedOperation
 from offsetmgr.records import versions
 from offsetmgr.records.base import (
     GroupKey,
@@ -63,7 +63,7 @@ _OFFSET_KEY: Final = 1
 _OFFSET_KEYS: Final = (1, 0)
 _EXPIRING: Final = 1
 _WITH_EPOCH: Final = 3
-_NEWEST_VALUE: Final = 4
+_VALUES: Final = range(5)
 _TOPIC_ID_TAG: Final = 0
 
 _START: Final = struct.Struct(">hq")
@@ -134,7 +134,7 @@ class KafkaFormat:
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
             if key[0] or key[1] not in _OFFSET_KEYS:
-                self._check_other(key)
+                versions.key_version(key, self.name)
                 return None
             topic = 4 + (key[2] << 8 | key[3])
             end = topic + 2 + (key[topic] << 8 | key[topic + 1])
@@ -162,7 +162,7 @@ class KafkaFormat:
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
     def decode_key(self, key: bytes) -> Key:
-        version = versions.version_of(key)
+        version = versions.key_version(key, self.name)
         if version in _OFFSET_KEYS:
             reader = Reader(key, "offset key")
             decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
@@ -170,16 +170,12 @@ class KafkaFormat:
             reader = Reader(key, "group key")
             decoded = GroupKey(reader.string("group"))
         else:
-            return UnknownKey(self._check_other(key))
+            return UnknownKey(version)
         reader.end()
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        version = versions.version_of(value)
-        if version is None:
-            raise Unreadable("offset value", f"{len(value)} bytes: too short to have a version")
-        if not 0 <= version <= _NEWEST_VALUE:
-            raise UnknownVersion("offset value", f"version {version}; known are 0 to {_NEWEST_VALUE}")
+        version = versions.value_version(value, "offset value", _VALUES)
         reader = Reader(value, "offset value", flexible=version >= 4)
         offset = reader.int64("offset")
         epoch = reader.int32("leaderEpoch") if version >= 3 else -1
@@ -202,14 +198,6 @@ class KafkaFormat:
         if since is None:
             raise Unreadable("group value", "it does not tell since when the group is in its state")
         return GroupValue(since)
-
-    def _check_other(self, key: bytes) -> int:
-        """The version of a key that is no offset's and no group's."""
-        version = versions.version_of(key)
-        if version is None:
-            raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
-        versions.refuse_other(key, self.name)
-        return version
 
 
 def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: int | None) -> bytes:

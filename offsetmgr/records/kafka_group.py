@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.errors import UnsupportedOperation
 from offsetmgr.records import versions
 from offsetmgr.records.kafka_fields import Reader
 
 _EMPTY_GROUP: Final = struct.Struct(">h h8s i h h q i")
 _WRITTEN_VERSION: Final = 3
-_NEWEST_VERSION: Final = 4
+_VERSIONS: Final = range(5)
 
 
 class MemberMetadata(NamedTuple):
@@ -43,11 +43,7 @@ class GroupMetadata(NamedTuple):
 
 def decode_group_metadata(value: bytes) -> GroupMetadata:
     """Versions 0 to 4. Raises `UnknownVersion`, `Unreadable`."""
-    version = versions.version_of(value)
-    if version is None:
-        raise Unreadable("group value", f"{len(value)} bytes: too short to have a version")
-    if not 0 <= version <= _NEWEST_VERSION:
-        raise UnknownVersion("group value", f"version {version}; known are 0 to {_NEWEST_VERSION}")
+    version = versions.value_version(value, "group value", _VERSIONS)
     reader = Reader(value, "group value", flexible=version >= 4)
     protocol_type = reader.string("protocolType")
     generation = reader.int32("generation")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from offsetmgr.errors import UnknownVersion, Unreadable
 from offsetmgr.records.base import OtherFormat
 
 AVRO: Final = "avro"
@@ -28,25 +29,38 @@ def packed(version: int) -> bytes:
     return version.to_bytes(2, "big", signed=True)
 
 
-def version_of(data: bytes) -> int | None:
-    """The version of a key or value; None where there are not even two bytes."""
-    return int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else None
-
-
 def format_of(key: bytes) -> str | None:
     """The name of the format that a key is of; None for what neither would write."""
-    version = version_of(key)
+    version = _version(key)
     if version in _AVRO_VERSIONS:
         return AVRO
     return KAFKA if version in _KAFKA_VERSIONS else None
 
 
-def refuse_other(key: bytes, name: str) -> None:
-    """Raises `OtherFormat` for a key of another format than this one."""
+def key_version(key: bytes, name: str) -> int:
+    """The version of a key in a topic of this format. Raises `Unreadable` if it has none, `OtherFormat`."""
+    version = _version(key)
+    if version is None:
+        raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
     actual = format_of(key)
     if actual is not None and actual != name:
         raise OtherFormat(
-            f"a key of version {version_of(key)}",
+            f"a key of version {version}",
             f"it is written in the record format {actual!r}, and this topic is read as {name!r}",
             "name the format that the topic was written in, or another topic",
         )
+    return version
+
+
+def value_version(value: bytes, what: str, known: range) -> int:
+    """The version of a value. Raises `Unreadable` if it has none, `UnknownVersion` if it is not a known one."""
+    version = _version(value)
+    if version is None:
+        raise Unreadable(what, f"{len(value)} bytes: too short to have a version")
+    if version not in known:
+        raise UnknownVersion(what, f"version {version}; known are {known[0]} to {known[-1]}")
+    return version
+
+
+def _version(data: bytes) -> int | None:
+    return int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else None

@@ -124,6 +124,19 @@ def test_a_group_is_read_as_it_was_written(form: RecordFormat, group: str, last_
 
 
 @all_formats
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 8191, 8192, 32767])
+@pytest.mark.parametrize("partition", [0, 8191, 8192, (1 << 31) - 1])
+def test_names_of_every_length_are_told_apart(form: RecordFormat, length: int, partition: int) -> None:
+    for group, topic in (("g" * length, "t"), ("g", "t" * length)):
+        prefix = form.offset_prefix(group, topic)
+
+        ((key, _),) = form.encode_commit(group, topic, [(partition, 1, -1, "")], 1_700_000_000_000, None)
+
+        assert form.split(key) == (prefix, partition)
+        assert form.decode_key(key) == OffsetKey(group, topic, partition)
+
+
+@all_formats
 def test_partitions_of_a_commit_keep_their_own_epoch_and_metadata(form: RecordFormat) -> None:
     commits = [(0, 10, 5, "a"), (1, 11, 5, "a"), (2, 12, 6, "a"), (3, 13, 5, "b"), (4, 14, 5, "a"), (5, 15, -1, "")]
 
