@@ -56,6 +56,9 @@ _UNREACHABLE: Final = frozenset(
 _TIMED_OUT: Final = frozenset({ck.KafkaError._TIMED_OUT, ck.KafkaError._TIMED_OUT_QUEUE, ck.KafkaError._MSG_TIMED_OUT})
 _UNKNOWN: Final = frozenset({ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError._UNKNOWN_PARTITION})
 _RETRIABLE_CODES: Final = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 74, 75, 76})
+_STALE_EPOCH: Final = frozenset({74, 75})
+"""The client has missed a change of leaders (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH). librdkafka's Admin client asks
+with the epoch that it has seen first, and does not look again."""
 
 
 def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
@@ -119,6 +122,7 @@ class Admin:
             left = min(attempt, max(deadline - time.monotonic(), 0.1))
             attempt *= 2
             again: list[T] = []
+            stale = False
             for key, future in call(client, pending, left).items():
                 try:
                     done[key] = future.result(left + 1)
@@ -127,6 +131,7 @@ class Admin:
                     done[key] = error_of(found, f"{name}{key}")
                     if found.code() in _RETRIABLE_CODES or found.code() in _TIMED_OUT:
                         again.append(key)
+                    stale = stale or found.code() in _STALE_EPOCH
                 except concurrent.futures.TimeoutError:
                     done[key] = TimedOut(f"{name}{key}", "no answer within the time-out")
                     again.append(key)
@@ -135,6 +140,9 @@ class Admin:
             pending = again
             if pending:
                 time.sleep(_RETRY_PAUSE)
+            if stale:
+                self._client = None
+                client = self.client(max(deadline - time.monotonic(), 0.1))
         return done
 
     def close(self) -> None:
@@ -304,7 +312,14 @@ class KafkaCluster:
         if not partitions:
             return {}
         found = self._admin.ask_each(partitions, call)
-        return {tp: value if isinstance(value, OffsetMgrError) else int(value.offset) for tp, value in found.items()}
+        return {tp: value if isinstance(value, OffsetMgrError) else _told(value, tp) for tp, value in found.items()}
+
+
+def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
+    """The offset in an answer; librdkafka gives one of its own, and no error, where none came in time."""
+    if found.offset == ck.OFFSET_INVALID:
+        return TimedOut(str(tp), "no answer within the time-out")
+    return int(found.offset)
 
 
 def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:

@@ -90,6 +90,8 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     58: ("SASL_AUTHENTICATION_FAILED", "the broker refused the credentials"),
     68: ("NON_EMPTY_GROUP", "the group has members"),
     69: ("GROUP_ID_NOT_FOUND", "the coordinator knows no such group"),
+    74: ("FENCED_LEADER_EPOCH", "the partition's leader has changed meanwhile"),
+    75: ("UNKNOWN_LEADER_EPOCH", "the partition's leader has changed, and this broker does not know yet"),
     81: ("GROUP_MAX_SIZE_REACHED", "the group is full"),
     82: ("FENCED_INSTANCE_ID", "another process has taken over our place in the group"),
     86: ("GROUP_SUBSCRIBED_TO_TOPIC", "a member of the group subscribes to the topic"),
