@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
+import struct
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 
 from offsetmgr.manager.requests import (
     GROUP_ID_NOT_FOUND,
@@ -24,6 +29,7 @@ from offsetmgr.server.handlers.endpoint import Endpoint
 from offsetmgr.server.handlers.table import endpoint_apis
 from offsetmgr.server.limits import Limits
 from offsetmgr.server.service import Listener, Service
+from offsetmgr.wire.serverside import decode_response, encode_request
 
 T = TypeVar("T")
 
@@ -59,6 +65,9 @@ class MemoryBackend:
 
     def owns(self, group: str) -> int:
         return self.errors.get(group, 0)
+
+    def tenure(self, group: str) -> int:
+        return 0
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         if self.gate is not None:
@@ -141,7 +150,7 @@ class Listening:
         authorizer: Authorizer | None = None,
         authentication: Authentication | None = None,
         fallback: Fallback | None = None,
-        tls: object = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.backend = backend or MemoryBackend()
         self._cluster = cluster
@@ -186,7 +195,7 @@ class Listening:
             fallback=self._fallback,
             room=self.backend.room,
         )
-        listener = Listener(self.service, "127.0.0.1", 0, tls=self._tls)  # type: ignore[arg-type]
+        listener = Listener(self.service, "127.0.0.1", 0, tls=self._tls)
         await listener.start()
         self.port = listener.port
         self.backend.node = ManagerNode(NODE_ID, "127.0.0.1", listener.port)
@@ -196,3 +205,119 @@ class Listening:
         close = getattr(self._upstream, "close", None)
         if close is not None:
             await close()
+
+
+USUAL: Mapping[str, Any] = {
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+    "include_authorized_operations": False,
+    "include_fenced_brokers": False,
+    "timeout": 1000,
+}
+"""What requests say unless a test says otherwise; versions that lack a field leave it out."""
+
+
+class HungUp(Exception):
+    """The listener closed the connection instead of answering."""
+
+
+class WireClient:
+    """A client that says exactly what a test wants it to say, and reads what comes back."""
+
+    def __init__(self, port: int, *, client_id: str | None = "test", tls: ssl.SSLContext | None = None) -> None:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = tls.wrap_socket(plain, server_hostname="127.0.0.1") if tls else plain
+        self.client_id = client_id
+        self._correlation = 0
+
+    def __enter__(self) -> WireClient:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.socket.close()
+
+    def frame(self, api_key: int, version: int, body: bytes, correlation: int) -> bytes:
+        """A whole request frame with a header as the version has it."""
+        name = (
+            b"\xff\xff" if self.client_id is None else struct.pack(">h", len(self.client_id)) + self.client_id.encode()
+        )
+        tags = b"\0" if flexible(api_key, version) else b""
+        head = struct.pack(">hhi", api_key, version, correlation) + name + tags
+        return struct.pack(">i", len(head) + len(body)) + head + body
+
+    def send(self, api_key: int, version: int, message: Mapping[str, Any] | bytes) -> int:
+        """Sends without waiting; gives the correlation id."""
+        self._correlation += 1
+        body = message if isinstance(message, bytes) else encode_request(api_key, version, {**USUAL, **message})
+        self.socket.sendall(self.frame(api_key, version, body, self._correlation))
+        return self._correlation
+
+    def receive(self) -> bytes:
+        """The next response, from its correlation id on. Raises `HungUp`."""
+        (length,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(length)
+
+    def ask(self, api_key: int, version: int, message: Mapping[str, Any] | bytes) -> dict[str, Any]:
+        """One request and its answer, by kio's field names."""
+        sent = self.send(api_key, version, message)
+        frame = self.receive()
+        assert struct.unpack_from(">i", frame) == (sent,)
+        return read_response(api_key, version, frame)
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int], *, version: int = 7) -> dict[str, Any]:
+        return self.ask(8, version, commit_message(group, offsets))
+
+    def hung_up(self) -> bool:
+        """Whether the listener closes the connection now, without another byte."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                more = self.socket.recv(size - len(data))
+            except ConnectionError:
+                more = b""
+            if not more:
+                raise HungUp
+            data += more
+        return bytes(data)
+
+
+def commit_message(group: str, offsets: Mapping[tuple[str, int], int]) -> dict[str, Any]:
+    """An OffsetCommit by no member, for every version."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), offset in offsets.items():
+        part = {"partition_index": partition, "committed_offset": offset, "committed_metadata": None}
+        topics.setdefault(topic, []).append(part)
+    return {
+        "group_id": group,
+        "generation_id": -1,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "retention_time": -1,
+        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+
+
+def commit_errors(answer: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    """The error of each partition in an OffsetCommit or OffsetDelete answer."""
+    return {(t["name"], p["partition_index"]): p["error_code"] for t in answer["topics"] for p in t["partitions"]}
+
+
+def flexible(api_key: int, version: int) -> bool:
+    """Whether kio's schema of the request has tagged fields."""
+    try:
+        return bool(load_request_schema(api_key, version).__flexible__)
+    except (UnknownAPIKey, UnknownEntity):
+        return False
+
+
+def read_response(api_key: int, version: int, frame: bytes) -> dict[str, Any]:
+    """A response from its correlation id on."""
+    tagged = api_key != 18 and load_response_schema(api_key, version).__flexible__
+    return decode_response(api_key, version, frame, 5 if tagged else 4)

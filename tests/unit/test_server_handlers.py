@@ -1,0 +1,514 @@
+"""What the offsets endpoint answers, through its listener and in every version that it advertises."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+from listening import NODE_ID, HungUp, Listening, MemoryBackend, WireClient, commit_errors, commit_message
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.manager.requests import CommitRequest, CommitResponse
+from offsetmgr.server.authorization import Operation, Rule, Rules
+from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.handlers.table import endpoint_apis
+from offsetmgr.wire.conditional import CONDITIONAL_FEATURE
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.upstream import AskedOffset, FoundOffset, PartitionLayout, TopicLayout
+
+LIST_OFFSETS, METADATA, COMMIT, FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
+DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 15, 16, 18, 42, 47, 60
+
+ADVERTISED = {
+    LIST_OFFSETS: (1, 10),
+    METADATA: (0, 13),
+    COMMIT: (2, 9),
+    FETCH: (1, 9),
+    FIND_COORDINATOR: (0, 6),
+    DESCRIBE_GROUPS: (0, 6),
+    LIST_GROUPS: (0, 5),
+    API_VERSIONS: (0, 4),
+    DELETE_GROUPS: (0, 2),
+    OFFSET_DELETE: (0, 0),
+    DESCRIBE_CLUSTER: (0, 2),
+}
+
+ORDERS_ID = uuid.UUID(int=7)
+LEADER = Address("real-broker", 9092)
+
+
+class FakeCluster:
+    """A real cluster with one topic, whose second partition has no leader."""
+
+    def __init__(self) -> None:
+        self.reachable = True
+        self.asked: list[Mapping[str, Sequence[AskedOffset]]] = []
+
+    async def cluster_id(self) -> str | None:
+        self._reach()
+        return "real-cluster"
+
+    async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
+        self._reach()
+        parts = [PartitionLayout(0, 0, 4, LEADER), PartitionLayout(1, 5, 3, None)]
+        orders = TopicLayout("orders", ORDERS_ID, 0, False, parts)
+        if names is None:
+            return [orders, TopicLayout("secret", uuid.UUID(int=8), 0, True, parts[:1])]
+        found = [orders if name == "orders" else TopicLayout(name, None, 3) for name in names]
+        return found + [orders if topic_id == ORDERS_ID else TopicLayout(None, topic_id, 100) for topic_id in ids]
+
+    async def list_offsets(
+        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+    ) -> Mapping[str, Sequence[FoundOffset]]:
+        self._reach()
+        self.asked.append(asked)
+        value = 90 if read_committed else 100
+        return {name: [FoundOffset(p, 0, -1, value + p, 4) for p, _ in parts] for name, parts in asked.items()}
+
+    def _reach(self) -> None:
+        if not self.reachable:
+            raise Unreachable("the cluster", "is away")
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    backend = MemoryBackend()
+    backend.offsets = {"g": {"orders": {0: (5, 2, "note"), 1: (6, -1, "")}}, "h": {"bills": {3: (7, -1, "")}}}
+    return backend
+
+
+@pytest.fixture
+def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[Listening]:
+    with Listening(backend, cluster=lambda: cluster) as listening:
+        yield listening
+
+
+@pytest.fixture
+def client(listening: Listening) -> Iterator[WireClient]:
+    with WireClient(listening.port) as client:
+        yield client
+
+
+def every_version(api_key: int) -> Any:
+    low, high = ADVERTISED[api_key]
+    return pytest.mark.parametrize("version", range(low, high + 1))
+
+
+# --- which versions -----------------------------------------------------------------------------------
+
+
+def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schemas_do() -> None:
+    apis = endpoint_apis(Endpoint(MemoryBackend(), NODE_ID))
+    assert {api.key: (api.lowest, api.highest) for api in apis} == ADVERTISED
+    for api in apis:
+        for version in range(api.lowest, api.highest + 1):
+            assert (version >= api.flexible) == load_request_schema(api.key, version).__flexible__
+
+
+@every_version(API_VERSIONS)
+def test_api_versions_names_ours_and_nothing_else(client: WireClient, version: int) -> None:
+    answer = client.ask(API_VERSIONS, version, {"client_software_name": "tester", "client_software_version": "1.0-x"})
+
+    assert answer["error_code"] == 0
+    assert {k["api_key"]: (k["min_version"], k["max_version"]) for k in answer["api_keys"]} == ADVERTISED
+
+
+def test_a_version_of_api_versions_that_we_do_not_know_is_answered_in_version_0_with_ours(client: WireClient) -> None:
+    client.send(API_VERSIONS, 77, b"\x00whatever it looks like")
+    frame = client.receive()
+
+    error, number = struct.unpack_from(">hi", frame, 4)
+    keys = [struct.unpack_from(">hhh", frame, 10 + 6 * n) for n in range(number)]
+    assert error == 35
+    assert {key: (low, high) for key, low, high in keys} == ADVERTISED
+    assert client.ask(API_VERSIONS, 0, {})["error_code"] == 0, "and the connection is still good"
+
+
+def test_the_clients_software_is_kept_and_nonsense_refused(client: WireClient, listening: Listening) -> None:
+    client.ask(API_VERSIONS, 3, {"client_software_name": "librdkafka", "client_software_version": "2.6"})
+    (connection,) = listening.service.connections
+    assert connection.client_software == ("librdkafka", "2.6")
+
+    answer = client.ask(API_VERSIONS, 3, {"client_software_name": "-- \n", "client_software_version": "1"})
+    assert answer["error_code"] == 42
+
+
+def test_what_is_offered_beyond_kafka_is_announced(client: WireClient, backend: MemoryBackend) -> None:
+    backend.announced = {CONDITIONAL_FEATURE: 1}
+    answer = client.ask(API_VERSIONS, 4, {"client_software_name": "a", "client_software_version": "1"})
+    assert answer["supported_features"] == [{"name": CONDITIONAL_FEATURE, "min_version": 1, "max_version": 1}]
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(11, 5), (1, 4), (999, 0), (-5, 0), (COMMIT, 10), (COMMIT, 1), (FETCH, 0), (FETCH, -1)]
+)
+def test_what_is_not_spoken_here_is_hung_up_on_as_a_broker_does(client: WireClient, api_key: int, version: int) -> None:
+    client.send(api_key, version, b"\0" * 20)
+    assert client.hung_up()
+
+
+# --- the cluster, as we show it -----------------------------------------------------------------------
+
+
+@every_version(METADATA)
+def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(
+    client: WireClient, listening: Listening, version: int
+) -> None:
+    answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
+
+    assert [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]] == [(NODE_ID, "127.0.0.1", listening.port)]
+    (topic,) = answer["topics"]
+    assert (topic["error_code"], topic["name"]) == (0, "orders")
+    assert [(p["partition_index"], p["leader_id"], p["error_code"]) for p in topic["partitions"]] == [
+        (0, NODE_ID, 0),
+        (1, -1, 5),
+    ]
+    assert answer.get("controller_id", NODE_ID) == NODE_ID
+    assert answer.get("cluster_id", "real-cluster") == "real-cluster"
+    assert topic.get("topic_id", ORDERS_ID) == ORDERS_ID
+
+
+def test_metadata_of_all_of_none_and_of_unknown_topics(client: WireClient) -> None:
+    def names(version: int, topics: Any) -> list[tuple[str, int]]:
+        answer = client.ask(METADATA, version, {"topics": topics})
+        return [(topic["name"], topic["error_code"]) for topic in answer["topics"]]
+
+    assert names(0, []) == [("orders", 0), ("secret", 0)], "in version 0 an empty list means all"
+    assert names(9, None) == [("orders", 0), ("secret", 0)]
+    assert names(9, []) == []
+    assert names(9, [{"name": "nope"}]) == [("nope", 3)]
+    assert names(12, [{"name": None, "topic_id": ORDERS_ID}, {"name": None, "topic_id": uuid.UUID(int=99)}]) == [
+        ("orders", 0),
+        (None, 100),
+    ]
+
+
+def test_metadata_while_the_cluster_is_away_is_an_error_and_never_an_empty_list(
+    client: WireClient, cluster: FakeCluster
+) -> None:
+    cluster.reachable = False
+
+    answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
+    assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [("orders", 5)]
+    assert len(client.ask(METADATA, 9, {"topics": []})["brokers"]) == 1, "whoever needs only managers is served"
+
+    client.send(METADATA, 9, {"topics": None})
+    assert client.hung_up()
+
+
+def test_without_a_cluster_there_are_no_topics_but_there_is_an_id() -> None:
+    with Listening() as listening, WireClient(listening.port) as client:
+        answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
+        assert [topic["error_code"] for topic in answer["topics"]] == [3]
+        assert answer["cluster_id"] == "offsetmgr"
+
+
+@every_version(DESCRIBE_CLUSTER)
+def test_describe_cluster(client: WireClient, backend: MemoryBackend, version: int) -> None:
+    backend.others = [ManagerNode(9, "elsewhere", 1234)]
+    answer = client.ask(DESCRIBE_CLUSTER, version, {"include_cluster_authorized_operations": False})
+    assert (answer["error_code"], answer["cluster_id"], answer["controller_id"]) == (0, "real-cluster", NODE_ID)
+    assert [b["broker_id"] for b in answer["brokers"]] == [NODE_ID, 9]
+
+
+def test_describe_cluster_of_controllers_is_refused(client: WireClient) -> None:
+    answer = client.ask(DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False, "endpoint_type": 2})
+    assert (answer["error_code"], answer["brokers"]) == (115, [])
+
+
+@every_version(FIND_COORDINATOR)
+def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: Listening, version: int) -> None:
+    def ask(key: str, kind: int = 0) -> dict[str, Any]:
+        answer = client.ask(
+            FIND_COORDINATOR, version, {"key": key, "coordinator_keys": [key, "other"], "key_type": kind}
+        )
+        if version < 4:
+            return answer
+        first, second = answer["coordinators"]
+        assert (first["key"], second["key"]) == (key, "other")
+        return first
+
+    found = ask("g")
+    assert (found["error_code"], found["node_id"], found["port"]) == (0, NODE_ID, listening.port)
+    backend.node = None
+    found = ask("g")
+    assert (found["error_code"], found["node_id"]) == (15, -1)
+    if version >= 1:
+        assert ask("transaction", 1)["error_code"] == 42
+
+
+# --- offsets ------------------------------------------------------------------------------------------
+
+
+@every_version(COMMIT)
+def test_a_commit_is_handed_on_and_its_outcomes_come_back(
+    client: WireClient, backend: MemoryBackend, version: int
+) -> None:
+    backend.partition_errors = {("orders", 1): 12}
+
+    answer = client.commit("new", {("orders", 0): 10, ("orders", 1): 11, ("bills", 0): 12}, version=version)
+
+    assert commit_errors(answer) == {("orders", 0): 0, ("orders", 1): 12, ("bills", 0): 0}
+    assert backend.offsets["new"] == {"orders": {0: (10, -1, "")}, "bills": {0: (12, -1, "")}}
+
+
+def test_an_error_of_the_group_is_that_of_each_partition(client: WireClient, backend: MemoryBackend) -> None:
+    backend.errors["moved"] = 16
+    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", 1): 2})) == {("t", 0): 16, ("t", 1): 16}
+
+
+def test_negative_partitions_and_offsets_are_refused_alone(client: WireClient, backend: MemoryBackend) -> None:
+    answer = client.commit("new", {("t", 0): 1, ("t", -1): 2, ("t", 2): -1, ("u", 0): -5})
+
+    assert commit_errors(answer) == {("t", 0): 0, ("t", -1): 3, ("t", 2): 42, ("u", 0): 42}
+    assert backend.offsets["new"] == {"t": {0: (1, -1, "")}}
+
+
+def test_negative_partitions_beside_an_error_of_the_group(client: WireClient, backend: MemoryBackend) -> None:
+    backend.errors["moved"] = 16
+    assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {("t", 0): 16, ("t", -1): 3}
+
+
+def test_a_commit_of_nothing(client: WireClient) -> None:
+    assert client.commit("g", {})["topics"] == []
+
+
+def test_a_defect_of_the_backend_is_an_error_of_the_partitions(
+    client: WireClient, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(request: CommitRequest) -> CommitResponse:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(backend, "commit", broken)
+    assert commit_errors(client.commit("g", {("t", 0): 1})) == {("t", 0): -1}
+
+    def broken_at_once(request: CommitRequest) -> CommitResponse:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(backend, "commit", broken_at_once)
+    client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
+    assert client.hung_up()
+
+
+def fetch_message(asked: Mapping[str, Any]) -> dict[str, Any]:
+    groups = []
+    for group, topics in asked.items():
+        said = None if topics is None else [{"name": t, "partition_indexes": p} for t, p in topics.items()]
+        groups.append({"group_id": group, "topics": said, "member_id": None, "member_epoch": -1})
+    return {**groups[0], "groups": groups, "require_stable": False}
+
+
+def offsets(answer: Mapping[str, Any]) -> dict[tuple[str, int], tuple[int, str]]:
+    return {
+        (t["name"], p["partition_index"]): (p["committed_offset"], p["metadata"])
+        for t in answer["topics"]
+        for p in t["partitions"]
+    }
+
+
+@every_version(FETCH)
+def test_a_fetch(client: WireClient, backend: MemoryBackend, version: int) -> None:
+    def ask(group: str, topics: Any) -> dict[str, Any]:
+        answer = client.ask(FETCH, version, fetch_message({group: topics}))
+        return answer["groups"][0] if version >= 8 else answer
+
+    assert offsets(ask("g", {"orders": [0, 7], "none": [1]})) == {
+        ("orders", 0): (5, "note"),
+        ("orders", 7): (-1, ""),
+        ("none", 1): (-1, ""),
+    }
+    if version >= 2:
+        assert offsets(ask("g", None)) == {("orders", 0): (5, "note"), ("orders", 1): (6, "")}
+        assert ask("nobody", None)["topics"] == []
+    backend.errors["g"] = 14
+    loading = ask("g", {"orders": [0]})
+    if version >= 2:
+        assert (loading["error_code"], loading["topics"]) == (14, [])
+    else:
+        assert loading["topics"][0]["partitions"][0]["error_code"] == 14
+
+
+def test_a_fetch_of_many_groups_has_an_answer_for_each(client: WireClient, backend: MemoryBackend) -> None:
+    backend.errors["moved"] = 16
+    answer = client.ask(FETCH, 8, fetch_message({"g": {"orders": [1]}, "moved": None, "h": None}))
+    assert [(g["group_id"], g["error_code"], offsets(g)) for g in answer["groups"]] == [
+        ("g", 0, {("orders", 1): (6, "")}),
+        ("moved", 16, {}),
+        ("h", 0, {("bills", 3): (7, "")}),
+    ]
+
+
+def test_offsets_of_partitions_are_deleted(client: WireClient, backend: MemoryBackend) -> None:
+    message = {"group_id": "g", "topics": [{"name": "orders", "partitions": [{"partition_index": 0}]}]}
+    answer = client.ask(OFFSET_DELETE, 0, message)
+    assert (answer["error_code"], commit_errors(answer)) == (0, {("orders", 0): 0})
+    assert backend.offsets["g"] == {"orders": {1: (6, -1, "")}}
+    assert client.ask(OFFSET_DELETE, 0, {**message, "group_id": "nobody"})["error_code"] == 69
+
+
+# --- groups -------------------------------------------------------------------------------------------
+
+
+@every_version(LIST_GROUPS)
+def test_groups_are_listed_as_simple_ones(client: WireClient, backend: MemoryBackend, version: int) -> None:
+    def listed(**filters: Any) -> list[str]:
+        answer = client.ask(LIST_GROUPS, version, {"states_filter": [], "types_filter": [], **filters})
+        assert answer["error_code"] == 0
+        for group in answer["groups"]:
+            assert group["protocol_type"] == ""
+            assert group.get("group_state", "Empty") == "Empty"
+            assert group.get("group_type", "classic") == "classic"
+        return [group["group_id"] for group in answer["groups"]]
+
+    assert listed() == ["g", "h"]
+    if version >= 4:
+        assert listed(states_filter=["Stable", "EMPTY"]) == ["g", "h"]
+        assert listed(states_filter=["Stable"]) == []
+    if version >= 5:
+        assert listed(types_filter=["Classic"]) == ["g", "h"]
+        assert listed(types_filter=["consumer"]) == []
+    backend.errors["*"] = 14
+    answer = client.ask(LIST_GROUPS, version, {"states_filter": [], "types_filter": []})
+    assert (answer["error_code"], answer["groups"]) == (14, [])
+
+
+@every_version(DESCRIBE_GROUPS)
+def test_groups_are_described_as_kafka_describes_simple_ones(
+    client: WireClient, backend: MemoryBackend, version: int
+) -> None:
+    backend.errors["moved"] = 16
+    answer = client.ask(
+        DESCRIBE_GROUPS, version, {"groups": ["g", "nobody", "moved"], "include_authorized_operations": True}
+    )
+    found, unknown, moved = answer["groups"]
+    assert (found["error_code"], found["group_state"], found["protocol_type"], found["members"]) == (0, "Empty", "", [])
+    assert (unknown["error_code"], unknown["group_state"]) == ((69 if version >= 6 else 0), "Dead")
+    assert moved["error_code"] == 16
+    if version >= 3:
+        assert found["authorized_operations"] == 1 << 8 | 1 << 3 | 1 << 6
+
+
+@every_version(DELETE_GROUPS)
+def test_groups_are_deleted(client: WireClient, backend: MemoryBackend, version: int) -> None:
+    answer = client.ask(DELETE_GROUPS, version, {"groups_names": ["g", "nobody", "g"]})
+    assert [(r["group_id"], r["error_code"]) for r in answer["results"]] == [("g", 0), ("nobody", 69)]
+    assert list(backend.offsets) == ["h"]
+
+
+@every_version(LIST_OFFSETS)
+def test_log_offsets_come_from_the_real_cluster(client: WireClient, cluster: FakeCluster, version: int) -> None:
+    part = {"partition_index": 2, "current_leader_epoch": 1, "timestamp": -2}
+    message = {"replica_id": -1, "isolation_level": 1, "topics": [{"name": "orders", "partitions": [part]}]}
+    answer = client.ask(LIST_OFFSETS, version, message)
+
+    assert answer["topics"][0]["partitions"][0]["offset"] == (92 if version >= 2 else 102)
+    assert cluster.asked == [{"orders": [AskedOffset(2, -2)]}]
+    cluster.reachable = False
+    answer = client.ask(LIST_OFFSETS, version, message)
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 5
+
+
+# --- who may ------------------------------------------------------------------------------------------
+
+
+def rules(*operations: Operation, principal: str = "ANONYMOUS") -> Rules:
+    allowed = frozenset({*operations, Operation.DESCRIBE})
+    return Rules([Rule(frozenset({principal}), ("mine-*", "shared"), ("orders",), allowed)])
+
+
+@pytest.fixture
+def restricted(backend: MemoryBackend, cluster: FakeCluster, request: pytest.FixtureRequest) -> Iterator[WireClient]:
+    backend.offsets["mine-1"] = {"orders": {0: (1, -1, "")}, "bills": {0: (2, -1, "")}}
+    operations = getattr(request, "param", tuple(Operation))
+    with (
+        Listening(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
+        WireClient(listening.port) as client,
+    ):
+        yield client
+
+
+def test_commits_to_others_groups_and_topics_are_refused(restricted: WireClient, backend: MemoryBackend) -> None:
+    before = dict(backend.offsets["g"])
+    assert commit_errors(restricted.commit("g", {("orders", 0): 99})) == {("orders", 0): 30}
+    assert commit_errors(restricted.commit("mine-2", {("orders", 0): 9, ("bills", 0): 9, ("bills", 1): 9})) == {
+        ("orders", 0): 0,
+        ("bills", 0): 29,
+        ("bills", 1): 29,
+    }
+    assert commit_errors(restricted.commit("mine-3", {("bills", 0): 9})) == {("bills", 0): 29}
+    assert (backend.offsets["g"], backend.offsets["mine-2"]) == (before, {"orders": {0: (9, -1, "")}})
+    assert "mine-3" not in backend.offsets
+
+
+def test_fetches_show_only_what_is_allowed(restricted: WireClient) -> None:
+    answer = restricted.ask(
+        FETCH, 8, fetch_message({"g": None, "mine-1": None, "shared": {"orders": [0], "bills": [0]}})
+    )
+    foreign, mine, shared = answer["groups"]
+    assert (foreign["error_code"], foreign["topics"]) == (30, [])
+    assert offsets(mine) == {("orders", 0): (1, "")}, "topics that it may not see are left out of all"
+    errors = {t["name"]: t["partitions"][0]["error_code"] for t in shared["topics"]}
+    assert errors == {"orders": 0, "bills": 29}
+
+
+def test_lists_leave_out_what_is_not_allowed(restricted: WireClient) -> None:
+    listed = restricted.ask(LIST_GROUPS, 4, {"states_filter": []})
+    assert [group["group_id"] for group in listed["groups"]] == ["mine-1"]
+    topics = restricted.ask(METADATA, 9, {"topics": None})["topics"]
+    assert [topic["name"] for topic in topics] == ["orders"]
+
+
+def test_all_the_rest_is_refused_for_others_groups(restricted: WireClient, backend: MemoryBackend) -> None:
+    described = restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["g", "mine-1"], "include_authorized_operations": True})
+    assert [(g["error_code"], g["group_state"]) for g in described["groups"]] == [(30, ""), (0, "Empty")]
+    found = restricted.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g", "mine-1"]})
+    assert [c["error_code"] for c in found["coordinators"]] == [30, 0]
+    deleted = restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["g", "mine-1"]})
+    assert [r["error_code"] for r in deleted["results"]] == [30, 0]
+    message = {"group_id": "g", "topics": [{"name": "orders", "partitions": [{"partition_index": 0}]}]}
+    assert restricted.ask(OFFSET_DELETE, 0, message)["error_code"] == 30
+    assert "g" in backend.offsets
+    topics = restricted.ask(METADATA, 9, {"topics": [{"name": "bills"}, {"name": "orders"}]})["topics"]
+    assert {topic["name"]: topic["error_code"] for topic in topics} == {"bills": 29, "orders": 0}
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    asked = [{"name": name, "partitions": [part]} for name in ("bills", "orders")]
+    answer = restricted.ask(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": asked})
+    assert {t["name"]: t["partitions"][0]["error_code"] for t in answer["topics"]} == {"bills": 29, "orders": 0}
+
+
+def test_offsets_of_a_topic_that_is_not_allowed_are_not_deleted(restricted: WireClient, backend: MemoryBackend) -> None:
+    parts = [{"partition_index": 0}]
+    message = {"group_id": "mine-1", "topics": [{"name": n, "partitions": parts} for n in ("orders", "bills")]}
+    answer = restricted.ask(OFFSET_DELETE, 0, message)
+    assert commit_errors(answer) == {("orders", 0): 0, ("bills", 0): 29}
+    assert backend.offsets["mine-1"] == {"bills": {0: (2, -1, "")}}
+
+
+@pytest.mark.parametrize("restricted", [(Operation.READ,)], indirect=True)
+def test_who_may_read_may_neither_write_nor_delete(restricted: WireClient) -> None:
+    assert commit_errors(restricted.commit("mine-1", {("orders", 0): 9})) == {("orders", 0): 30}
+    assert restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["mine-1"]})["results"][0]["error_code"] == 30
+    assert offsets(restricted.ask(FETCH, 5, fetch_message({"mine-1": {"orders": [0]}}))) == {("orders", 0): (1, "")}
+
+
+@pytest.mark.parametrize("restricted", [()], indirect=True)
+def test_who_may_only_describe_fetches_nothing(restricted: WireClient) -> None:
+    assert restricted.ask(FETCH, 5, fetch_message({"mine-1": None}))["error_code"] == 30
+    assert restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["mine-1"]})["groups"][0]["group_state"] == "Empty"
+
+
+def test_an_answer_that_does_not_come_is_noticed_by_the_test_client(listening: Listening) -> None:
+    with WireClient(listening.port) as client:
+        client.socket.sendall(struct.pack(">i", -1))
+        with pytest.raises(HungUp):
+            client.receive()
