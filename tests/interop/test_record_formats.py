@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
@@ -29,16 +29,13 @@ pytestmark = pytest.mark.servers
 OFFSETS_TOPIC = "__consumer_offsets"
 NOW = 1_700_000_000_000
 form = KafkaFormat()
-T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T | None], what: str, seconds: float = 30) -> T:
-    """What the condition gives once it is neither None nor False."""
+def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not condition():
         assert time.monotonic() < deadline, f"no {what} after {seconds:g} s"
         time.sleep(0.1)
-    return found
 
 
 def read_topic(bootstrap: str, topic: str) -> list[Record]:
@@ -251,12 +248,10 @@ def test_what_an_old_consumer_commits_to_both_stores_is_read(
             dual_commit=True, auto_commit_interval_ms=200,
         ),
     ):  # fmt: skip
-        answered = wait_for(lambda: store.fetch(unique), "offset of the old consumer", 60)
+        read = {TopicPartition(topic, 0): Committed(5)}
+        wait_for(lambda: store.fetch(unique) == read, "commit of the old consumer", 60)
 
-    found = Decoded(kafka.bootstrap).of(unique)
-
-    assert found.keys() == answered.keys() == {TopicPartition(topic, 0)}
-    assert found[TopicPartition(topic, 0)].offset == 5
+    assert Decoded(kafka.bootstrap).of(unique) == read
 
 
 # --- what we write -----------------------------------------------------------------------------------
