@@ -1,0 +1,186 @@
+"""Brokers that replicate, managers in front of them, clients that record what they are told: for tests that kill."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from history import COMMIT, Operation, read_history
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.sandbox import KafkaBroker, ports
+from offsetmgr.wire.managers import ManagerReport, Managers
+
+SESSION_MS = 6_000
+"""The shortest that brokers allow."""
+SHARDS = 16
+SETTINGS = {
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "transaction.state.log.num.partitions": 3,
+    "min.insync.replicas": 2,
+    "leader.imbalance.check.interval.seconds": 1,
+    "zookeeper.session.timeout.ms": 3000,
+}
+CLIENT = Path(__file__).with_name("committing_client.py")
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.05)  # between looks, never instead of one
+
+
+class Manager:
+    """One `manager serve` process; killed and started again it keeps its port."""
+
+    def __init__(self, folder: Path, name: str, bootstrap: str, *options: str) -> None:
+        self.port = ports.free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.log = folder / f"{name}.log"
+        self._arguments = [
+            sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", bootstrap,
+            "--listen", self.address, "--partitions", str(SHARDS), "--session-timeout", str(SESSION_MS), *options,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.log.parent
+            )
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, also of a frozen one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(30)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+
+def reports(addresses: str) -> list[ManagerReport]:
+    """What the managers say of themselves; nothing where none answers."""
+    with Managers(addresses, ConnectionConfig(timeout_ms=3000)) as managers, contextlib.suppress(OffsetMgrError):
+        return managers.reports()
+    return []
+
+
+def served(addresses: str, managers: int) -> bool:
+    """Whether so many managers answer, and every shard has one owner that serves it."""
+    found = reports(addresses)
+    owners = [
+        shard["partition"]
+        for report in found
+        if report.status
+        for shard in report.status["shards"]
+        if shard["role"] == "owner" and shard["state"] == "ACTIVE"
+    ]
+    answering = sum(report.status is not None for report in found)
+    return answering == managers and sorted(owners) == list(range(SHARDS))
+
+
+def in_sync(bootstrap: str, brokers: int) -> bool:
+    """Whether every partition of the cluster has all its replicas in sync."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        found = admin.list_topics(timeout=5)
+    except KafkaException:
+        return False
+    partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
+    return len(found.brokers) == brokers and all(len(p.isrs) == len(p.replicas) for p in partitions)
+
+
+@contextlib.contextmanager
+def three_brokers(folder: Path, zookeeper: str) -> Iterator[list[KafkaBroker]]:
+    """``zookeeper``: a connect string with a chroot of its own."""
+    brokers = [KafkaBroker(folder / f"broker{n}", zookeeper=zookeeper, broker_id=n, config=SETTINGS) for n in range(3)]
+    with contextlib.ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.kill)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(KafkaBroker.start, brokers))
+        yield brokers
+
+
+@contextlib.contextmanager
+def managers_of(folder: Path, brokers: list[KafkaBroker], count: int, *options: str) -> Iterator[list[Manager]]:
+    bootstrap = ",".join(broker.bootstrap for broker in brokers)
+    managers = [Manager(folder, f"manager{n}", bootstrap, *options) for n in range(count)]
+    try:
+        for manager in managers:
+            manager.start()
+        addresses = ",".join(manager.address for manager in managers)
+        wait_for(lambda: served(addresses, count), "all shards are served", 90)
+        yield managers
+    finally:
+        for manager in managers:
+            manager.kill()
+
+
+@contextlib.contextmanager
+def clients_of(folder: Path, addresses: str, count: int, groups_each: int) -> Iterator[list[Path]]:
+    """Client processes that commit and fetch; the files of their histories."""
+    groups = [[f"group-{client}-{n}" for n in range(groups_each)] for client in range(count)]
+    everybody = ",".join(group for own in groups for group in own)
+    files = [folder / f"history{n}" for n in range(count)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(CLIENT), f"client{n}", addresses, str(file), "t", ",".join(groups[n]), everybody],
+            stdin=subprocess.PIPE,
+        )
+        for n, file in enumerate(files)
+    ]
+    try:
+        yield files
+        for process in processes:
+            assert process.poll() is None, "a client has died"
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(60) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def acknowledged(file: Path) -> int:
+    """How many commits a history has acknowledged."""
+    if not file.exists():
+        return 0
+    return sum(operation.kind == COMMIT and operation.done for operation in read_history([file]))
+
+
+def history_of(files: list[Path]) -> list[Operation]:
+    return list(read_history(files))

@@ -1,0 +1,82 @@
+"""Three managers, three brokers, four committing clients; managers and brokers are killed again and again.
+
+No acknowledged commit is ever lost, no fetch returns less than was acknowledged before it began, none returns "no
+offset" for a group that has one: `history` checks what the clients recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from committing_client import PARTITIONS, consumer, fetch
+from confluent_kafka import TopicPartition
+from fleet import acknowledged, clients_of, history_of, in_sync, managers_of, served, three_brokers, wait_for
+from history import COMMIT, FETCH, violations
+
+from offsetmgr.sandbox import ZooKeeperServer
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+KILLS = 200 if SOAK else 20
+SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
+CLIENTS = 4
+MANAGER_PAUSE = (0.1, 4.0) if SOAK else (0.1, 1.5)
+"""Seconds between kills of managers: some within a session of each other, some after the shards have moved."""
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3000 if SOAK else 300)]
+
+
+def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    sys.stdout.write(f"seed {SEED}, {KILLS} kills\n")
+    dice = random.Random(SEED)
+    chroot = f"{zookeeper.connect}/{tmp_path.name}-{time.time_ns()}"
+    with three_brokers(tmp_path, chroot) as brokers, managers_of(tmp_path, brokers, 3) as managers:
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        addresses = ",".join(manager.address for manager in managers)
+        with clients_of(tmp_path, addresses, CLIENTS, 3) as files:
+            wait_for(lambda: all(acknowledged(file) >= 5 for file in files), "all clients commit")
+            killed = {"manager": 0, "broker": 0}
+            for number in range(KILLS):
+                if number % 4 == 3:
+                    # One broker may be missing, not two: its predecessor is back in sync first.
+                    wait_for(lambda: in_sync(bootstrap, 3), "all brokers are in sync", 120)
+                    broker = dice.choice(brokers)
+                    broker.kill()
+                    broker.start()
+                    killed["broker"] += 1
+                else:
+                    manager = dice.choice(managers)
+                    manager.kill()
+                    if dice.random() < 0.3:
+                        time.sleep(dice.uniform(0, 1))  # the moment of the next kill is what is drawn
+                    manager.start()
+                    killed["manager"] += 1
+                time.sleep(dice.uniform(*MANAGER_PAUSE))
+            before = [acknowledged(file) for file in files]
+            wait_for(lambda: served(addresses, 3), "all shards are served again", 120)
+            wait_for(
+                lambda: all(acknowledged(file) > was for file, was in zip(files, before, strict=True)),
+                "all clients commit again", 120,
+            )  # fmt: skip
+        history = history_of(files)
+        found = violations(history)
+        assert not found, f"seed {SEED}: {len(found)} violations, the first: {found[:5]}"
+        # The end: every last acknowledged commit is there.
+        last: dict[tuple[str, int], int] = {}
+        for operation in history:
+            if operation.kind == COMMIT and operation.done and operation.value is not None:
+                last[operation.key] = max(last.get(operation.key, 0), operation.value)
+        for group in sorted({group for group, _ in last}):
+            reader = consumer(addresses, group)
+            values = fetch(reader, "t")
+            reader.close()
+            assert values is not None
+            for partition in range(PARTITIONS):
+                assert (values[partition] or 0) >= last.get((group, partition), 0), TopicPartition("t", partition)
+        done = sum(o.kind == COMMIT and o.done for o in history), sum(o.kind == FETCH and o.done for o in history)
+        sys.stdout.write(f"{killed} killed; {done[0]} commits acknowledged, {done[1]} fetches answered, 0 violations\n")
+        assert min(done) > 20 * KILLS
