@@ -1,0 +1,74 @@
+"""Shards over a real offsets topic: the scenarios of ``tests/scenarios/shard``, and the model against its oracle.
+
+What no real log can be made to do (hang in the middle of an append) is played on the log in memory only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from scenarios.shard_model import ShardModel
+from scenarios.shard_script import SCENARIOS, needed_fates, play
+from scenarios.world import World
+
+from offsetmgr.log.kafka import KafkaLog
+from offsetmgr.log.topic import ensure_topic
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import RecordFormat
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.sandbox import KafkaBroker
+
+pytestmark = pytest.mark.servers
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+PARTITIONS = 400 if SOAK else 40
+AVRO, KAFKA = AvroFormat(), KafkaFormat()
+
+
+@pytest.fixture(scope="module")
+def new_world(kafka: KafkaBroker) -> Iterator[Callable[[], World]]:
+    """Each on a partition of its own, since making a topic takes longer than a scenario."""
+    topic = f"shard-worlds-{os.urandom(4).hex()}"
+    log = KafkaLog(kafka.bootstrap, topic, ensure_topic(kafka.bootstrap, {}, topic, partitions=PARTITIONS).partitions)
+    numbers = count()
+    yield lambda: World(log, next(numbers))
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "record_format"),
+    [
+        pytest.param(path, (AVRO, KAFKA)[number % 2], id=path.stem)
+        for number, path in enumerate(SCENARIOS)
+        if needed_fates(path) <= set(World.fates)
+    ],
+)
+def test_scenario(scenario: Path, record_format: RecordFormat, new_world: Callable[[], World]) -> None:
+    play(scenario, new_world(), record_format)
+
+
+@pytest.mark.parametrize("format_of_records", [AVRO, KAFKA], ids=lambda one: one.name)
+def test_model(format_of_records: RecordFormat, new_world: Callable[[], World]) -> None:
+    class OnKafka(ShardModel):
+        record_format = format_of_records
+
+        def new_world(self) -> World:
+            return new_world()
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        OnKafka,
+        settings=settings(
+            max_examples=100 if SOAK else 6,
+            stateful_step_count=40 if SOAK else 20,
+            phases=[Phase.generate],
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

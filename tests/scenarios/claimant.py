@@ -1,0 +1,111 @@
+"""A process that follows a partition, claims it, serves it and loses it, in one thread: the runtime's part of the
+shard's ordering contract, as short as it can be."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from scenarios.world import TIMEOUT, World
+
+from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, SlotWriter
+from offsetmgr.manager.shard import Prepared, Shard, ShardLimits
+from offsetmgr.records.base import Record, RecordFormat
+
+
+class Role(Enum):
+    FOLLOWING = "following"
+    SERVING = "serving"
+    """As far as it knows."""
+    RECOVERING = "recovering"
+    """It does not know what became of its last append."""
+
+
+class Claimant:
+    def __init__(self, world: World, record_format: RecordFormat, limits: ShardLimits) -> None:
+        self.world = world
+        self.shard = Shard(world.partition, record_format, limits)
+        self.role = Role.FOLLOWING
+        self.pending: list[Prepared[Any]] = []
+        """To be appended, in this order."""
+        self.doubtful: list[Prepared[Any]] = []
+        self._writer: SlotWriter | None = None
+
+    def claim(self) -> None:
+        """Takes the slot, or takes it again, and reads the log to its end."""
+        self._close()
+        self._writer = self.world.writer()
+        self._writer.claim(TIMEOUT)
+        self._read_to_end()
+        for prepared in self.doubtful:
+            self.shard.discarded(prepared)
+        self.doubtful = []
+        self.role = Role.SERVING
+
+    def _read_to_end(self) -> None:
+        partition = self.world.partition
+        end = self.world.log.end_offsets([partition], TIMEOUT)[partition]
+        start = max(self.shard.position, self.world.log.start_offsets([partition], TIMEOUT)[partition])
+        if start >= end:
+            return
+        newest: dict[bytes, bytes | None] = {}
+        reader = self.world.log.reader()
+        reached = reader.load({partition: start}, {partition: end}, {partition: newest})
+        reader.close()
+        self.shard.replay_newest(newest, reached[partition])
+
+    def follow(self, most: int | None = None) -> bool:
+        """Reads at most so many records, one by one. Whether it has reached the end."""
+        partition = self.world.partition
+        end = max(self.world.written_to, self.world.log.end_offsets([partition], TIMEOUT)[partition])
+        reader = self.world.log.reader()
+        reader.follow({partition: self.shard.position})
+        taken = 0
+        while reader.position(partition) < end and (most is None or taken < most):
+            records = reader.poll(1000 if most is None else most - taken, 0.5)
+            for record in records:
+                self.shard.replay(record.offset, record.key, record.value)
+            taken += len(records)
+        at_end = reader.position(partition) >= end
+        reader.close()
+        return at_end
+
+    def give_up(self) -> None:
+        """Lost the slot, or let it go: from now on it only follows."""
+        self._close()
+        for prepared in [*self.doubtful, *self.pending]:
+            self.shard.discarded(prepared)
+        self.pending, self.doubtful = [], []
+        self.role = Role.FOLLOWING
+
+    def put(self, prepared: Prepared[Any]) -> None:
+        if prepared.records:
+            self.pending.append(prepared)
+
+    def append(self, count: int) -> None:
+        """Appends the first of what is pending, as one; what it learns about it, it tells its shard."""
+        assert self._writer is not None
+        batch, self.pending = self.pending[:count], self.pending[count:]
+        records: list[Record] = [record for prepared in batch for record in prepared.records]
+        try:
+            last = self._writer.append({self.world.partition: records}, TIMEOUT)[self.world.partition]
+        except NotWritten:
+            for prepared in batch:
+                self.shard.discarded(prepared)
+        except OutcomeUnknown:
+            self.doubtful += batch
+            self._close()
+            self.role = Role.RECOVERING
+        except Fenced:
+            self.pending = batch + self.pending
+            self.give_up()
+        else:
+            first = last - len(records) + 1
+            for prepared in batch:
+                self.shard.acknowledged(prepared, first)
+                first += len(prepared.records)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

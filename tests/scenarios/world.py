@@ -1,0 +1,102 @@
+"""The log that a scenario is played on, and what becomes of each append: the same play on a log in memory and on a
+real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog, SlotWriter, slot_of
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.records.base import Record
+
+TIMEOUT = 30.0
+
+
+class Fate(Enum):
+    """What becomes of an append, and what its writer is told."""
+
+    WRITTEN = "written"
+    NOT_WRITTEN = "not written"
+    UNKNOWN_WRITTEN = "unknown but written"
+    UNKNOWN_NOT_WRITTEN = "unknown and not written"
+    FENCED_WRITTEN = "written but overtaken"
+    """Somebody else claims the slot before the answer comes, and the writer is told that only."""
+    OPEN_WRITTEN = "open then written"
+    """Nobody can say before the next claim ends it."""
+    OPEN_NOT_WRITTEN = "open then not written"
+
+
+class World:
+    """One partition of a log, whose writers meet the fate that was announced. ``log`` is the real thing."""
+
+    fates: Sequence[Fate] = (
+        Fate.WRITTEN,
+        Fate.NOT_WRITTEN,
+        Fate.UNKNOWN_WRITTEN,
+        Fate.UNKNOWN_NOT_WRITTEN,
+        Fate.FENCED_WRITTEN,
+    )
+
+    def __init__(self, log: PartitionLog, partition: int) -> None:
+        self.log = log
+        self.partition = partition
+        self.slot = slot_of(partition, log.partitions)
+        self.fate = Fate.WRITTEN
+        self.overtake: Callable[[], None] | None = None
+        self.written_to = 0
+        """The offset after the last record that was written."""
+
+    def writer(self) -> SlotWriter:
+        return FatefulWriter(self, self.log.writer(self.slot))
+
+    def compact(self) -> None:
+        """The cleaner comes by, where that can be had."""
+
+
+class MemoryWorld(World):
+    fates = tuple(Fate)
+
+    def __init__(self) -> None:
+        self.memory = MemoryLog(1)
+        super().__init__(self.memory, 0)
+
+    def compact(self) -> None:
+        self.memory.compact(self.partition)
+
+
+class FatefulWriter:
+    """A `SlotWriter` whose next append meets its world's fate."""
+
+    def __init__(self, world: World, inner: SlotWriter) -> None:
+        self._world = world
+        self._inner = inner
+
+    def claim(self, timeout: float) -> None:
+        self._inner.claim(timeout)
+
+    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+        fate, self._world.fate = self._world.fate, Fate.WRITTEN
+        if fate is Fate.NOT_WRITTEN:
+            raise NotWritten("append", fate.value)
+        if fate is Fate.UNKNOWN_NOT_WRITTEN:
+            self._inner.close()
+            raise OutcomeUnknown("append", fate.value)
+        if fate in (Fate.OPEN_WRITTEN, Fate.OPEN_NOT_WRITTEN):
+            assert isinstance(self._world, MemoryWorld)
+            failure = Failure.UNKNOWN_OPEN_WRITTEN if fate is Fate.OPEN_WRITTEN else Failure.UNKNOWN_OPEN
+            self._world.memory.fail_next_append(self._world.slot, failure)
+        last = self._inner.append(batches, timeout)
+        self._world.written_to = last[self._world.partition] + 1
+        if fate is Fate.UNKNOWN_WRITTEN:
+            self._inner.close()
+            raise OutcomeUnknown("append", fate.value)
+        if fate is Fate.FENCED_WRITTEN:
+            assert self._world.overtake is not None
+            self._world.overtake()
+            self._inner.close()
+            raise Fenced("append", fate.value)
+        return last
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,41 @@
+"""The shard against its oracle, over a log in memory, in both record formats and in plain text."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+from scenarios.plain_format import PlainFormat
+from scenarios.shard_model import ShardModel
+from scenarios.world import MemoryWorld
+
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.kafka import KafkaFormat
+
+EXAMPLES = 2000 if os.environ.get("OFFSETMGR_SOAK") else 200
+SETTINGS = settings(max_examples=EXAMPLES // 2, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+class InMemory(ShardModel):
+    def new_world(self) -> MemoryWorld:
+        return MemoryWorld()
+
+
+class AvroModel(InMemory):
+    record_format = AvroFormat()
+
+
+class KafkaModel(InMemory):
+    record_format = KafkaFormat()
+
+
+class PlainModel(InMemory):
+    record_format = PlainFormat()
+
+
+TestAvro = AvroModel.TestCase
+TestAvro.settings = SETTINGS
+TestKafka = KafkaModel.TestCase
+TestKafka.settings = SETTINGS
+TestPlain = PlainModel.TestCase
+TestPlain.settings = settings(SETTINGS, max_examples=EXAMPLES // 10)

@@ -1,0 +1,20 @@
+"""The scenarios of ``tests/scenarios/shard`` on a log in memory, in every record format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scenarios.plain_format import PlainFormat
+from scenarios.shard_script import SCENARIOS, play
+from scenarios.world import MemoryWorld
+
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import RecordFormat
+from offsetmgr.records.kafka import KafkaFormat
+
+
+@pytest.mark.parametrize("record_format", [AvroFormat(), KafkaFormat(), PlainFormat()], ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(scenario: Path, record_format: RecordFormat) -> None:
+    play(scenario, MemoryWorld(), record_format)
