@@ -112,7 +112,7 @@ class RunningRelay:
 
     def __init__(self, bootstrap: str) -> None:
         self.kept = MemoryOffsets()
-        self._bootstrap = bootstrap
+        self.real = bootstrap
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.relay: Relay
@@ -134,7 +134,7 @@ class RunningRelay:
         return done.result(60)
 
     async def _start(self) -> None:
-        self.relay = Relay(self.kept, self._bootstrap, Security())
+        self.relay = Relay(self.kept, self.real, Security())
         endpoint = Endpoint(self.relay.backend, NODE_ID)
         apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
         self.service = Service(apis, fallback=self.relay.fallback, room=self.relay.backend.room)
@@ -150,7 +150,11 @@ class RunningRelay:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.run(self._start())
+        try:
+            self.run(self._start())
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

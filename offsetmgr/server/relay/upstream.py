@@ -58,7 +58,7 @@ class Forwarded:
 
     def begin(self, sink: Sink) -> None:
         self.sink = sink
-        self._upstream.begun()
+        self._upstream.begun(sink)
 
     def pause(self) -> None:
         self._upstream.pause()
@@ -125,6 +125,7 @@ class Upstream(asyncio.BufferedProtocol):
         else:
             self._expected.append(_Collected(request.correlation, future))
             self._send(request.frame)
+            self.resume()
         return future
 
     def room(self) -> asyncio.Future[None] | None:
@@ -216,13 +217,13 @@ class Upstream(asyncio.BufferedProtocol):
 
     # --- answers ------------------------------------------------------------------------------------
 
-    def begun(self) -> None:
+    def begun(self, sink: Sink) -> None:
         """The first answer's turn has come."""
         if self._held and not self._taking:
             held, self._held = self._held, b""
             self._take(memoryview(held))
-            if not self._held:
-                self.resume()
+        # The answer before may have filled the client's socket, and nobody told us when that was over.
+        (self.pause if sink.full else self.resume)()
 
     def pause(self) -> None:
         self._paused = True
