@@ -224,8 +224,19 @@ class HungUp(Exception):
 class WireClient:
     """A client that says exactly what a test wants it to say, and reads what comes back."""
 
-    def __init__(self, port: int, *, client_id: str | None = "test", tls: ssl.SSLContext | None = None) -> None:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(
+        self,
+        port: int,
+        *,
+        client_id: str | None = "test",
+        tls: ssl.SSLContext | None = None,
+        receive_buffer: int | None = None,
+    ) -> None:
+        plain = socket.socket()
+        plain.settimeout(20)
+        if receive_buffer is not None:  # must be said before connecting
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        plain.connect(("127.0.0.1", port))
         self.socket = tls.wrap_socket(plain, server_hostname="127.0.0.1") if tls else plain
         self.client_id = client_id
         self._correlation = 0

@@ -23,6 +23,8 @@ _MOST_BYTES_HELD: Final = 16 * 1024 * 1024
 """Bytes of requests that one connection may have waiting or under way before reading stops."""
 _SMALL_PART: Final = 64 * 1024
 """Bytes of an unfinished request that are never too many."""
+_SLOWEST_LINE: Final = 16 * 1024
+"""Bytes a second."""
 _MOST_UNFLUSHED: Final = 128
 _MOST_BYTES_UNFLUSHED: Final = 256 * 1024
 """Answers, and bytes of them, that one turn of the event loop makes: then other connections have theirs."""
@@ -146,13 +148,18 @@ class Connection(asyncio.Protocol):
         """Bytes of answers that the client has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
+    @property
+    def part_seconds(self) -> float:
+        """Time that a slow line may have taken for the part of a request that has come."""
+        return self._partial / _SLOWEST_LINE
+
     def taken(self, now: float) -> float:
         """When the client was last seen to take any bytes, as far as asking now and then tells."""
         unsent = self.unsent
-        if unsent < self._unsent_before or self.stalled is None:
+        if unsent < self._unsent_before:
             self._taken = now
         self._unsent_before = unsent
-        return max(self._taken, self.stalled or 0.0)
+        return self._taken
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
         """Called by the SASL handlers; again at every re-authentication, due before ``session_seconds`` are over."""

@@ -23,8 +23,9 @@ class Limits:
     in_flight: int = 500
     """Requests of one connection that have not been answered: no more are read until some are."""
     idle_seconds: float = 600.0
-    """A connection without requests, and with none in flight, is closed after this time (connections.max.idle.ms)."""
+    """A connection without requests, and with none in flight, is closed after this time, and one that has taken none of
+    the bytes sent to it (connections.max.idle.ms)."""
     request_seconds: float = 60.0
-    """From a request's first byte to its last; and how long a client may take none of the bytes sent to it."""
+    """From a request's first byte to its last, and a second more for every 16 KiB of it that have come."""
     authentication_seconds: float = 10.0
     """From the connection to the login's end."""

@@ -146,14 +146,15 @@ class Service:
         limits = self.limits
         if connection.principal is None and now - connection.opened > limits.authentication_seconds:
             return "no login"
-        if connection.begun is not None and now - connection.begun > limits.request_seconds:
+        if connection.begun is not None and now - connection.begun > limits.request_seconds + connection.part_seconds:
             return "slow request"
-        if connection.stalled is not None and now - connection.taken(now) > limits.request_seconds:
-            return "answers not taken"
         if connection.closed and now - connection.heard > limits.request_seconds:
             return "answers not taken"
-        if now - connection.heard > limits.idle_seconds and connection.idle:
-            return "idle"
+        if now - max(connection.heard, connection.taken(now)) > limits.idle_seconds:
+            if connection.stalled is not None:
+                return "answers not taken"
+            if connection.idle:
+                return "idle"
         return None
 
     async def close(self, grace: float = 0.0) -> None:

@@ -1,0 +1,519 @@
+"""One client's connection: order, concurrency, pressure both ways, limits, and what happens to those who misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message, read_response
+
+from offsetmgr.errors import InvalidRequest, Unreachable
+from offsetmgr.server import service
+from offsetmgr.server.dispatch import HANG_UP, Api, Frame, Lane, Last, Outcome, Request, Sink
+from offsetmgr.server.frames import FrameSplitter
+from offsetmgr.server.limits import Limits
+from offsetmgr.server.service import Listener, Service
+
+COMMIT, FETCH, API_VERSIONS = 8, 9, 18
+FORWARDED = 1
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_SWEEP_SECONDS", 0.05)
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend()
+
+
+@pytest.fixture
+def listening(backend: MemoryBackend) -> Iterator[Listening]:
+    with Listening(backend) as listening:
+        yield listening
+
+
+def close_gate(listening: Listening) -> Callable[[], None]:
+    """From now on commits wait; gives what lets them go on."""
+
+    async def make() -> asyncio.Event:
+        return asyncio.Event()
+
+    gate = listening.backend.gate = listening.run(make())
+    return lambda: listening.loop.call_soon_threadsafe(gate.set) and None
+
+
+def fetch_message(group: str) -> dict[str, Any]:
+    return {"group_id": group, "topics": None}
+
+
+# --- order --------------------------------------------------------------------------------------------
+
+
+def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees_them(
+    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_gate = close_gate(listening)
+    begun: list[str] = []
+    gated, fetch = backend._gated, backend.fetch
+    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(f"commit {r.group}") or gated(r))
+    monkeypatch.setattr(backend, "fetch", lambda r: begun.append(f"fetch {r.group}") or fetch(r))
+    with WireClient(listening.port) as client, WireClient(listening.port) as other:
+        sent = [client.send(COMMIT, 7, commit_message(group, {("t", 0): 5})) for group in ("a", "b")]
+        sent.append(client.send(FETCH, 5, fetch_message("b")))
+        sent.append(client.send(COMMIT, 7, commit_message("c", {("t", 0): 6})))
+
+        assert wait_until(lambda: begun == ["commit a", "commit b"])
+        assert other.ask(FETCH, 5, fetch_message("b"))["topics"] == [], "another connection is not held up"
+        open_gate()
+
+        frames = [client.receive() for _ in sent]
+        assert [struct.unpack_from(">i", frame)[0] for frame in frames] == sent
+        (topic,) = read_response(FETCH, 5, frames[2])["topics"]
+        assert topic["partitions"][0]["committed_offset"] == 5
+    assert begun == ["commit a", "commit b", "fetch b", "fetch b", "commit c"]
+
+
+def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() -> None:
+    release: dict[int, asyncio.Future[bytes]] = {}
+
+    def handle(request: Request) -> Outcome:
+        release[request.correlation] = asyncio.get_running_loop().create_future()
+        return release[request.correlation]
+
+    with Custom(handle, Lane.COMMITS) as (loop, port), WireClient(port) as client:
+        for _ in range(3):
+            client.send(FORWARDED, 0, b"")
+        assert wait_until(lambda: len(release) == 3)
+        for correlation in (3, 2, 1):
+            loop.call_soon_threadsafe(release[correlation].set_result, b"answer %d" % correlation)
+        assert [client.receive()[4:] for _ in range(3)] == [b"answer 1", b"answer 2", b"answer 3"]
+
+
+class Custom:
+    """A service with one API of the test's own."""
+
+    def __init__(self, handle: Callable[[Request], Outcome], lane: Lane = Lane.ALONE, **options: Any) -> None:
+        self._listening = Listening()
+        self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
+        self._options = options
+
+    def __enter__(self) -> tuple[asyncio.AbstractEventLoop, int]:
+        self._listening.__enter__()
+        self._listening.run(self._start())
+        return self._listening.loop, self._port
+
+    async def _start(self) -> None:
+        self.service = Service([self._api], **self._options)
+        listener = Listener(self.service, "127.0.0.1", 0)
+        await listener.start()
+        self._port = listener.port
+
+    def __exit__(self, *error: object) -> None:
+        self._listening.run(self.service.close())
+        self._listening.__exit__(*error)
+
+
+# --- kinds of answers ---------------------------------------------------------------------------------
+
+
+def test_a_forwarded_frame_goes_out_as_it_is_and_none_is_no_answer() -> None:
+    def handle(request: Request) -> Outcome:
+        return None if request.version == 1 else Frame(request.frame)
+
+    with Custom(handle, Lane.FORWARDED) as (_, port), WireClient(port) as client:
+        client.send(FORWARDED, 1, b"one")
+        client.send(FORWARDED, 2, b"two")
+        assert client.receive() == client.frame(FORWARDED, 2, b"two", 2)[4:]
+
+
+def test_a_last_answer_and_a_hang_up_end_the_connection_after_what_came_before() -> None:
+    def handle(request: Request) -> Outcome:
+        return {1: b"first", 2: Last(b"last"), 3: HANG_UP}[request.version]
+
+    for version, expected in ((2, [b"first", b"last"]), (3, [b"first"])):
+        with Custom(handle) as (_, port), WireClient(port) as client:
+            for wanted in (1, version, 1):
+                client.send(FORWARDED, wanted, b"")
+            assert [client.receive()[4:] for _ in expected] == expected
+            assert client.hung_up()
+
+
+def test_what_raises_ends_its_connection_alone() -> None:
+    async def later() -> bytes:
+        raise RuntimeError("a defect")
+
+    def handle(request: Request) -> Outcome:
+        if request.version == 1:
+            raise RuntimeError("a defect")
+        if request.version == 2:
+            return later()
+        if request.version == 3:
+            raise InvalidRequest("request", "is not one")
+        return b"fine"
+
+    with Custom(handle) as (_, port), WireClient(port) as good:
+        for version in (1, 2, 3):
+            with WireClient(port) as bad:
+                bad.send(FORWARDED, version, b"")
+                assert bad.hung_up()
+            good.send(FORWARDED, 0, b"")
+            assert good.receive()[4:] == b"fine"
+
+
+class Pieces:
+    """A streamed response of many pieces, which notes what it is told."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, correlation: int, pieces: int, size: int = 1024) -> None:
+        self.told: list[str] = []
+        self.written = 0
+        self._loop = loop
+        self._head = struct.pack(">ii", 4 + pieces * size, correlation)
+        self._left = pieces
+        self._piece = bytes(size)
+        self._paused = False
+        self._over = False
+        self._sink: Sink
+
+    def begin(self, sink: Sink) -> None:
+        self.told.append("begin")
+        self._sink = sink
+        sink.write(self._head)
+        self._loop.call_soon(self._more)
+
+    def _more(self) -> None:
+        if self._paused or self._over:
+            return
+        if self._left == 0:
+            self._over = True
+            self._sink.end()
+            return
+        self._left -= 1
+        self.written += len(self._piece)
+        self._sink.write(self._piece)
+        self._loop.call_soon(self._more)
+
+    def pause(self) -> None:
+        self.told.append("pause")
+        self._paused = True
+
+    def resume(self) -> None:
+        self.told.append("resume")
+        self._paused = False
+        self._more()
+
+    def lost(self) -> None:
+        self.told.append("lost")
+        self._over = True
+
+
+def test_streams_are_written_one_after_the_other_in_order() -> None:
+    streams: list[Pieces] = []
+
+    def handle(request: Request) -> Outcome:
+        if request.version == 1:
+            return b"not streamed"
+        streams.append(Pieces(asyncio.get_running_loop(), request.correlation, request.version))
+        return streams[-1]
+
+    with Custom(handle, Lane.FORWARDED) as (_, port), WireClient(port) as client:
+        for version in (3, 5, 1, 4):
+            client.send(FORWARDED, version, b"")
+        assert [len(client.receive()) - 4 for _ in range(4)] == [3072, 5120, 12, 4096]
+    assert [stream.told for stream in streams] == [["begin"]] * 3
+
+
+def test_a_stream_stops_while_the_client_does_not_read_and_hears_when_it_is_gone() -> None:
+    streams: list[Pieces] = []
+
+    def handle(request: Request) -> Outcome:
+        streams.append(Pieces(asyncio.get_running_loop(), request.correlation, 200, 1 << 20))
+        return streams[-1]
+
+    with Custom(handle, Lane.FORWARDED) as (_, port):
+        with WireClient(port) as client:
+            client.send(FORWARDED, 0, b"")
+            client.send(FORWARDED, 0, b"")
+            assert wait_until(lambda: bool(streams) and "pause" in streams[0].told)
+            held = streams[0].written
+            assert held < 50 << 20
+            assert len(client.receive()) == 4 + (200 << 20)
+            assert streams[0].told.count("pause") == streams[0].told.count("resume")
+            assert wait_until(lambda: len(streams) == 2 and "begin" in streams[1].told)
+        assert wait_until(lambda: streams[1].told[-1] == "lost")
+        assert streams[1].written < 200 << 20
+
+
+# --- frames -------------------------------------------------------------------------------------------
+
+
+def test_frames_are_cut_however_they_are_fed() -> None:
+    frames = [struct.pack(">i", size) + bytes([size % 256]) * size for size in (8, 9, 100, 5000, 8)]
+    data = b"".join(frames)
+    for step in (1, 2, 3, 7, 64, 1000, len(data)):
+        splitter = FrameSplitter(10_000)
+        found = []
+        for at in range(0, len(data), step):
+            splitter.feed(data[at : at + step])
+            while (frame := splitter.next()) is not None:
+                found.append(frame)
+            assert splitter.held < 5004
+        assert found == frames
+        assert splitter.held == 0
+
+
+@pytest.mark.parametrize("length", [-1, 0, 7, 10_001, 100 * 1024 * 1024, 2**31 - 1, -(2**31)])
+def test_a_length_that_no_request_may_have_is_refused_at_once(length: int) -> None:
+    splitter = FrameSplitter(10_000)
+    splitter.feed(struct.pack(">i", length))
+    with pytest.raises(InvalidRequest):
+        splitter.next()
+
+
+def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listening) -> None:
+    with WireClient(listening.port) as client:
+        frame = client.frame(COMMIT, 7, b"", 1)
+        frame = client.frame(API_VERSIONS, 0, b"", 1)
+        for byte in frame:
+            client.socket.sendall(bytes([byte]))
+        client.receive()
+        writer = threading.Thread(target=client.socket.sendall, args=(frame * 5_000,))
+        writer.start()
+        for _ in range(5_000):
+            client.receive()
+        writer.join()
+
+
+# --- pressure -----------------------------------------------------------------------------------------
+
+
+def test_no_more_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
+    with Listening(backend, limits=Limits(in_flight=5)) as listening, WireClient(listening.port) as client:
+        open_gate = close_gate(listening)
+        for number in range(20):
+            client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
+        (connection,) = listening.service.connections
+        assert wait_until(lambda: len(connection._pipeline) == 5)
+        time.sleep(0.1)
+        assert len(connection._pipeline) == 5
+        open_gate()
+        for _ in range(20):
+            client.receive()
+    assert backend.offsets["g"]["t"][0][0] == 19
+
+
+def test_a_backend_without_room_is_given_no_more_commits(listening: Listening, backend: MemoryBackend) -> None:
+    async def make() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    full = backend.full = listening.run(make())
+    with WireClient(listening.port) as client, WireClient(listening.port) as other:
+        for number in range(3):
+            client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
+        client.receive()
+        other.ask(API_VERSIONS, 0, {})
+        assert backend.commits == 1
+        backend.full = None
+        listening.loop.call_soon_threadsafe(full.set_result, None)
+        client.receive()
+        client.receive()
+    assert backend.commits == 3
+
+
+def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: MemoryBackend) -> None:
+    backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
+    limits = Limits(idle_seconds=0.5)
+    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
+        client.socket.settimeout(0.2)
+        with pytest.raises((TimeoutError, ConnectionError)):
+            for _ in range(100_000):
+                client.send(FETCH, 5, fetch_message("g"))
+        (connection,) = listening.service.connections or [None]
+        assert connection is None or connection.unsent < 4 << 20
+        assert wait_until(lambda: not listening.service.connections)
+        assert listening.service.metrics()['connections_cut_total{why="answers not taken"}'] == 1
+
+
+def test_who_takes_answers_slowly_is_neither_idle_nor_cut(backend: MemoryBackend) -> None:
+    backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(3_000)}}
+    with (
+        Listening(backend, limits=Limits(idle_seconds=1)) as listening,
+        WireClient(listening.port, receive_buffer=64 * 1024) as client,
+    ):
+        client.send(FETCH, 5, fetch_message("g"))
+        for _ in range(75):
+            client._exactly(160_000)
+            time.sleep(0.02)
+
+
+# --- limits -------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_megabytes_are_refused_by_their_length_field(listening: Listening) -> None:
+    with WireClient(listening.port) as client, WireClient(listening.port) as other:
+        client.socket.sendall(struct.pack(">i", 100 * 1024 * 1024))
+        assert client.hung_up()
+        other.ask(API_VERSIONS, 0, {})
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
+    with (
+        Listening(backend, limits=Limits(idle_seconds=0.4)) as listening,
+        WireClient(listening.port) as idle,
+        WireClient(listening.port) as waiting,
+    ):
+        open_gate = close_gate(listening)
+        waiting.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
+        assert idle.hung_up()
+        time.sleep(0.3)
+        open_gate()
+        waiting.receive()
+        assert listening.service.metrics()['connections_cut_total{why="idle"}'] == 1
+
+
+def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: MemoryBackend) -> None:
+    with (
+        Listening(backend, limits=Limits(request_seconds=0.4)) as listening,
+        WireClient(listening.port) as slow,
+        WireClient(listening.port) as steady,
+    ):
+        frame = steady.frame(API_VERSIONS, 0, b"", 1)
+        slow.socket.sendall(frame[:5])
+        # Every piece ends in the middle of a request, for longer than one request may take.
+        steady.socket.sendall(frame[:7])
+        for _ in range(20):
+            time.sleep(0.04)
+            steady.socket.sendall(frame[7:] + frame[:7])
+            steady.receive()
+        assert slow.hung_up()
+        assert listening.service.metrics()['connections_cut_total{why="slow request"}'] == 1
+
+
+def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: MemoryBackend) -> None:
+    with Listening(backend, limits=Limits(connections=3)) as listening:
+        clients = [WireClient(listening.port) for _ in range(3)]
+        for client in clients:
+            client.ask(API_VERSIONS, 0, {})
+        with WireClient(listening.port) as fourth:
+            assert fourth.hung_up()
+        clients[0].socket.close()
+        assert wait_until(lambda: len(listening.service.connections) == 2)
+        with WireClient(listening.port) as again:
+            again.ask(API_VERSIONS, 0, {})
+        for client in clients:
+            client.socket.close()
+
+
+def test_one_address_gets_only_its_share(backend: MemoryBackend) -> None:
+    with (
+        Listening(backend, limits=Limits(connections_per_address=1)) as listening,
+        WireClient(listening.port) as first,
+        WireClient(listening.port) as second,
+    ):
+        first.ask(API_VERSIONS, 0, {})
+        assert second.hung_up()
+
+
+def test_requests_of_all_together_take_no_more_memory_than_they_may(backend: MemoryBackend) -> None:
+    """Those that only send parts of large requests are cut, the others are served."""
+    limits = Limits(held_bytes=4 << 20, request_bytes=4 << 20)
+    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as good:
+        greedy = [WireClient(listening.port) for _ in range(8)]
+        for client in greedy:
+            client.socket.setblocking(False)
+            left = memoryview(struct.pack(">i", 4 << 20) + bytes(2 << 20))
+            end = time.monotonic() + 5
+            while left and time.monotonic() < end:
+                try:
+                    left = left[client.socket.send(left) :]
+                except BlockingIOError:
+                    time.sleep(0.002)
+                except ConnectionError:
+                    break
+            good.commit("g", {("t", 0): 1})
+            assert listening.service.held <= (4 << 20) + (256 << 10) * 9
+        assert listening.service.metrics()['connections_cut_total{why="memory"}'] >= 5
+        for client in greedy:
+            client.socket.close()
+        assert wait_until(lambda: listening.service.held == 0)
+
+
+def test_a_client_that_stops_sending_is_closed(listening: Listening) -> None:
+    with WireClient(listening.port) as client:
+        client.ask(API_VERSIONS, 0, {})
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.hung_up()
+    assert wait_until(lambda: not listening.service.connections)
+
+
+def test_clients_that_vanish_under_way_leave_nothing_behind(listening: Listening, backend: MemoryBackend) -> None:
+    open_gate = close_gate(listening)
+    for _ in range(20):
+        with WireClient(listening.port) as client:
+            client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
+            client.send(FETCH, 5, fetch_message("g"))
+    assert wait_until(lambda: not listening.service.connections)
+    open_gate()
+    assert wait_until(lambda: backend.commits == 20), "a commit that has begun is carried out"
+    with WireClient(listening.port) as client:
+        client.ask(API_VERSIONS, 0, {})
+    assert listening.service.held == 0
+    gc.collect()
+    assert not [o for o in gc.get_objects() if isinstance(o, Request)]
+
+
+# --- the service --------------------------------------------------------------------------------------
+
+
+def test_closing_lets_requests_under_way_end(backend: MemoryBackend) -> None:
+    with Listening(backend) as listening:
+        open_gate = close_gate(listening)
+        client, idle = WireClient(listening.port), WireClient(listening.port)
+        client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
+        assert wait_until(lambda: any(c.busy for c in listening.service.connections))
+        closing = asyncio.run_coroutine_threadsafe(listening.service.close(grace=10), listening.loop)
+        with pytest.raises(ConnectionError):
+            for _ in range(200):
+                WireClient(listening.port).socket.close()
+                time.sleep(0.005)
+        open_gate()
+        assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}
+        assert client.hung_up()
+        assert idle.hung_up()
+        closing.result(10)
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> None:
+    async def again() -> None:
+        await Listener(Service([]), "127.0.0.1", listening.port).start()
+
+    with pytest.raises(Unreachable, match=str(listening.port)):
+        listening.run(again())
+
+
+def test_how_long_requests_took_is_told_by_kind(backend: MemoryBackend) -> None:
+    seen: list[tuple[str, float]] = []
+    with Listening(backend) as listening, WireClient(listening.port) as client:
+        listening.service._observe = lambda kind, seconds: seen.append((kind, seconds))
+        client.commit("g", {("t", 0): 1})
+        client.ask(FETCH, 5, fetch_message("g"))
+        client.ask(API_VERSIONS, 0, {})
+    assert [kind for kind, _ in seen] == ["commit", "fetch", "other"]
+    assert all(0 <= seconds < 5 for _, seconds in seen)
