@@ -55,7 +55,7 @@ _UNREACHABLE: Final = frozenset(
 )
 _TIMED_OUT: Final = frozenset({ck.KafkaError._TIMED_OUT, ck.KafkaError._TIMED_OUT_QUEUE, ck.KafkaError._MSG_TIMED_OUT})
 _UNKNOWN: Final = frozenset({ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError._UNKNOWN_PARTITION})
-_RETRIABLE_CODES: Final = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 74, 75, 76})
+_RETRIABLE_CODES: Final = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 74, 75, 76, 78})
 _STALE_EPOCH: Final = frozenset({74, 75})
 """The client has missed a change of leaders (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH). librdkafka's Admin client asks
 with the epoch that it has seen first, and does not look again."""

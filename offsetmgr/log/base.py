@@ -96,7 +96,10 @@ class SlotWriter(Protocol):
 
     def claim(self, timeout: float) -> None:
         """Takes the slot (seconds): every earlier claimant is fenced, and its unfinished append has ended, one way or
-        the other, when this returns. Once a writer; raises `OffsetMgrError` (retriable or not)."""
+        the other, when this returns. May take offsets of its own, which hold no records.
+
+        Once a writer; raises `OffsetMgrError` (retriable or not), and then it is not known whether others are fenced.
+        """
         ...
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
@@ -174,9 +177,10 @@ class PartitionLog(Protocol):
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
         """For each partition the offset below which every append has ended (the last stable offset).
 
-        Asked after a claim: a reader that has reached it has seen every record that was ever acknowledged to an earlier
-        claimant.  Of a slot whose writer goes on it may for moments lie below what was acknowledged just now, because
-        an append is acknowledged before it becomes readable.  Raises `OffsetMgrError`.
+        Asked after a claim by a writer of this very object: a reader that has reached it has seen every record that was
+        ever acknowledged to an earlier claimant.  Of a slot that writes elsewhere it may for moments lie below what was
+        acknowledged just now, because an append is acknowledged before it becomes readable, and brokers may tell ends
+        of the past.  Raises `OffsetMgrError`.
         """
         ...
 

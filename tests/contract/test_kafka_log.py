@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
@@ -125,34 +126,37 @@ class TestKafkaLog(LogContract):
         set_topic(broker.bootstrap, unique, {"max.message.bytes": "5000"})
         assert becomes(lambda: ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes < 5000)
         small = ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes
-        writer = KafkaLog(broker.bootstrap, unique, state.partitions, max_message_bytes=small).writer(0)
+        log = KafkaLog(broker.bootstrap, unique, state.partitions, max_message_bytes=small)
+        writer = log.writer(0)
         writer.claim(TIMEOUT)
 
-        assert writer.append({0: numbered(0, 2000)}, TIMEOUT) == {0: 1999}
+        writer.append({0: numbered(0, 2000)}, TIMEOUT)
+
+        newest: dict[int, dict[bytes, bytes | None]] = {0: {}}
+        log.reader().load({0: 0}, log.end_offsets([0], TIMEOUT), newest)
+        assert newest == {0: dict(numbered(0, 2000))}
 
     def test_a_start_that_was_deleted_meanwhile_is_passed_over(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         writer = log.writer(1)
         writer.claim(TIMEOUT)
-        for number in range(4):
-            writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT)
-        log.writer(1).claim(TIMEOUT)
+        offsets = [writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT)[1] for number in range(4)]
         # Deletion is for topics with retention; the test may, and then compacts again.
         set_topic(broker.bootstrap, log.topic, {"cleanup.policy": "delete"})
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        asked = [ck.TopicPartition(log.topic, 1, 4)]
+        asked = [ck.TopicPartition(log.topic, 1, offsets[2])]
         assert becomes(lambda: [f.exception() for f in admin.delete_records(asked).values()] == [None])
         ends = log.end_offsets([1], TIMEOUT)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
 
         reached = log.reader().load({1: 0}, ends, newest)
+
         reader = log.reader()
         reader.follow({1: 0})
         followed = read_to(reader, ends)
         reader.close()
-
-        assert log.start_offsets([1], TIMEOUT) == {1: 4}
+        assert log.start_offsets([1], TIMEOUT) == {1: offsets[2]}
         assert newest == {1: {b"2": b"v", b"3": b"v"}}
         assert [record.key for record in followed] == [b"2", b"3"]
         assert reached == ends
@@ -191,6 +195,39 @@ def test_without_brokers_everything_ends_within_its_time_out() -> None:
     reader.follow({0: 0})
     assert list(reader.poll(10, 0.2)) == []
     assert raised_within(1, reader.close) is None
+
+
+def test_a_writer_that_failed_asks_the_brokers_for_nothing_any_more() -> None:
+    """Not even while somebody keeps its exception: a claim that comes late would fence the next writer."""
+    log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
+    before = threads()
+    writer = log.writer(0)
+    assert threads() > before
+
+    with pytest.raises(OffsetMgrError) as kept:
+        writer.claim(0.2)
+
+    assert threads() == before
+    assert kept.value is not None
+
+
+def test_an_end_below_what_was_confirmed_is_of_the_past_and_not_believed(kraft: KraftBroker, unique: str) -> None:
+    log = a_log(kraft.bootstrap, unique)
+    writer = log.writer(1)
+    writer.claim(TIMEOUT)
+    last = writer.append({1: [(b"k", b"v")]}, TIMEOUT)
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    admin.delete_topics([unique])[unique].result(TIMEOUT)
+    assert becomes(lambda: a_log(kraft.bootstrap, unique))
+
+    with pytest.raises(TimedOut, match="newest records"):
+        log.end_offsets([1], 1)
+    assert a_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT)[1] <= last[1]
+
+
+def threads() -> int:
+    """Threads of this process, those of libraries included."""
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def test_a_writer_that_has_never_claimed_was_fenced_by_nobody(kraft: KraftBroker, unique: str) -> None:

@@ -6,15 +6,11 @@ One transactional producer a slot writes, consumers with ``read_committed`` read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-import confluent_kafka as ck
-from confluent_kafka import admin as ck_admin
-
-from offsetmgr.cluster.kafka import Admin
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.log.base import slot_count
+from offsetmgr.log.base import partitions_of, slot_count
+from offsetmgr.log.kafka.ends import KnownEnds
+from offsetmgr.log.kafka.offsets import PartitionOffsets
 from offsetmgr.log.kafka.reader import KafkaReader
 from offsetmgr.log.kafka.settings import follower_settings, loader_settings, producer_settings
 from offsetmgr.log.kafka.writer import KafkaSlotWriter
@@ -22,17 +18,13 @@ from offsetmgr.log.kafka.writer import KafkaSlotWriter
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 
-# The package does not say the types of these.
-_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
-_COMMITTED: Final[Any] = ck.IsolationLevel.READ_COMMITTED
-
 
 class KafkaLog:
     """See `offsetmgr.log.base.PartitionLog`.
 
     ``partitions`` is what `offsetmgr.log.topic.ensure_topic` found; ``properties`` are librdkafka's
     (``security.protocol``, ...).  ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers
-    if nobody claims its slot.  ``max_message_bytes`` is the topic's ``max.message.bytes`` or less.  ``group`` is the
+    if nobody claims its slot.  ``max_message_bytes`` is that of `offsetmgr.log.topic.TopicState`.  ``group`` is the
     group id that readers give, of which nothing else is ever seen.
 
     Threads: its own methods may be called from any thread.
@@ -56,7 +48,8 @@ class KafkaLog:
         self._transaction_timeout_ms = transaction_timeout_ms
         self._max_message_bytes = max_message_bytes
         self._group = group
-        self._admin = Admin(bootstrap, ConnectionConfig(kafka=self._properties))
+        self._known_ends = KnownEnds()
+        self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
 
     @property
     def partitions(self) -> int:
@@ -73,7 +66,7 @@ class KafkaLog:
             transaction_timeout_ms=self._transaction_timeout_ms,
             max_message_bytes=self._max_message_bytes,
         )
-        return KafkaSlotWriter(self.topic, slot, settings)
+        return KafkaSlotWriter(self.topic, slot, partitions_of(slot, self._partitions), settings, self._known_ends)
 
     def reader(self) -> KafkaReader:
         """See `PartitionLog.reader`."""
@@ -85,29 +78,15 @@ class KafkaLog:
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
         """See `PartitionLog.start_offsets`."""
-        return self._offsets(partitions, _OffsetSpec.earliest(), timeout)
+        return self._offsets.starts(partitions, timeout)
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """See `PartitionLog.end_offsets`."""
-        return self._offsets(partitions, _OffsetSpec.latest(), timeout)
+        """See `PartitionLog.end_offsets`. Never below what writers made by this object know of."""
+        return self._offsets.ends(partitions, timeout, self._known_ends.least)
 
     def close(self) -> None:
         """See `PartitionLog.close`. Writers and readers are closed by who made them."""
-        self._admin.close()
-
-    def _offsets(self, partitions: Sequence[int], which: Any, timeout: float) -> Mapping[int, int]:
-        def ask(client: ck_admin.AdminClient, keys: list[int], left: float) -> Mapping[int, Any]:
-            asked = {ck.TopicPartition(self.topic, partition): which for partition in keys}
-            answers = client.list_offsets(asked, isolation_level=_COMMITTED, request_timeout=left)
-            return {found.partition: future for found, future in answers.items()}
-
-        if not partitions:
-            return {}
-        found = self._admin.ask_each(partitions, ask, f"{self.topic}-", timeout)
-        for value in found.values():
-            if isinstance(value, OffsetMgrError):
-                raise value
-        return {partition: int(value.offset) for partition, value in found.items()}
+        self._offsets.close()
 
 
 def transactional_id(topic: str, slot: int) -> str:

@@ -19,6 +19,10 @@ from offsetmgr.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition
 from offsetmgr.log.topic import FoundTopic
 
 _PAUSE: Final = 0.1
+_PASSING: Final = frozenset(
+    {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
+)
+"""What a cluster answers whose controller has just died."""
 
 # The package does not say the types of these.
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
@@ -61,14 +65,22 @@ class Topics:
         )
 
     def create(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Creates it; that somebody else was quicker is no error. Raises `OffsetMgrError`."""
+        """Creates it, repeatedly where the controller is on the move; that somebody else was quicker is no error.
+        Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
-        created = self._admin.client().create_topics([new], request_timeout=self._left())[name]
-        try:
-            created.result(self._left() + 1)
-        except ck.KafkaException as error:
-            if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
-                raise error_of(error.args[0], f"creation of topic {name}") from None
+        while True:
+            created = self._admin.client().create_topics([new], request_timeout=self._left())[name]
+            try:
+                created.result(self._left() + 1)
+            except ck.KafkaException as raised:
+                error = raised.args[0]
+                if error.code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                if error.code() not in _PASSING or time.monotonic() + _PAUSE >= self._deadline:
+                    raise error_of(error, f"creation of topic {name}") from None
+                time.sleep(_PAUSE)
+            else:
+                return
 
     def led(self, name: str) -> FoundTopic:
         """The topic, once every broker that is asked knows it and every partition has a leader. Raises `TimedOut`."""

@@ -29,11 +29,14 @@ import confluent_kafka as ck
 from offsetmgr.cluster.kafka import error_of
 from offsetmgr.errors import OffsetMgrError, TimedOut
 from offsetmgr.log.base import Fenced, LogClosed, NotWritten, OutcomeUnknown, TooLarge
+from offsetmgr.log.kafka.ends import KnownEnds
 from offsetmgr.log.kafka.settings import SILENT
 from offsetmgr.records.base import Record
 
-_CLAIM_SLICE: Final = 1.0
-_CLAIM_PAUSE: Final = 0.05
+_FIRST_CLAIM_SLICE: Final = 0.05
+_CLIENTS_OWN_PAUSE: Final = 0.5
+"""Seconds. While the broker ends the transaction of a predecessor it refuses the claim, and the client repeats it after
+this time, whatever its settings; a new client asks at once."""
 _ABORT_SHARE: Final = 0.3
 """The part of an append's time-out that is kept for aborting it."""
 _LONGEST_ABORT: Final = 2.0
@@ -44,116 +47,162 @@ _FENCED_CODES: Final = frozenset(
 _TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE})
 _PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
 
+NOBODYS_KEY: Final = b"\x7f\xffclaim"
+"""Of a version that no format knows, for tools that read aborted records too."""
+
 _RAISED: Final = (ck.KafkaException, BufferError, SystemError)
 
 
 class KafkaSlotWriter:
     """See `offsetmgr.log.base.SlotWriter`. Constructing it begins to connect."""
 
-    def __init__(self, topic: str, slot: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, topic: str, slot: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownEnds
+    ) -> None:
         self._topic = topic
+        self._partitions = partitions
+        self._ends = ends
         self._what = f"slot {slot} of {topic}"
+        self._settings = settings
         self._connection_error: ck.KafkaError | None = None
-        self._producer: ck.Producer | None = ck.Producer({**settings, "error_cb": self._remember}, logger=SILENT)
+        self._producer: ck.Producer | None = self._connect()
         self._claimed = False
         self._used_up: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:
-        """See `SlotWriter.claim`. One that runs into its time-out may still happen until the writer is closed."""
-        producer, deadline = self._usable(), time.monotonic() + timeout
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                producer.init_transactions(min(max(left, 0.001), _CLAIM_SLICE))
-            except _RAISED as raised:
-                error = _error_in(raised)
-                with contextlib.suppress(*_RAISED):
-                    producer.poll(0)  # lets it tell why
-                if not error.retriable() or time.monotonic() >= deadline:
-                    self._used_up = self._claim_failure(error)
-                    raise self._used_up from None
-                if error.code() != ck.KafkaError._TIMED_OUT:
-                    time.sleep(_CLAIM_PAUSE)
-            else:
-                self._claimed = True
-                return
+        """See `SlotWriter.claim`. Raises `TimedOut`, `Fenced`, `NotWritten` (too few replicas) and what the broker
+        refuses; the writer is of no use then."""
+        self._check_usable()
+        deadline = time.monotonic() + timeout
+        try:
+            self._fence_others(deadline)
+            self._find_ends(deadline)
+        except OffsetMgrError as error:
+            self._give_up(error)
+        self._claimed = True
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
         """See `SlotWriter.append`."""
-        producer, deadline = self._usable(), time.monotonic() + timeout
+        self._check_usable()
         if not self._claimed:
             raise ValueError("append before claim")
-        reserve = min(timeout * _ABORT_SHARE, _LONGEST_ABORT)
-        reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
-        try:
-            producer.begin_transaction()
-            self._produce(producer, batches, reports)
-            unsent = producer.flush(max(deadline - reserve - time.monotonic(), 0.001))
-        except _RAISED as raised:
-            self._abandon(producer, _error_in(raised), deadline)
-        if failed := [error for error, _ in reports.values() if error is not None]:
-            self._abandon(producer, _first_cause(failed), deadline)
-        if unsent:
-            self._abandon(producer, ck.KafkaError(ck.KafkaError._TIMED_OUT), deadline)
-        self._commit(producer, deadline)
-        if len(reports) != len(batches) or any(offset < 0 for _, offset in reports.values()):
+        deadline = time.monotonic() + timeout
+        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _LONGEST_ABORT))
+        self._commit(deadline)
+        if len(offsets) != len(batches):
             # Written, but the broker recognised a repetition of what it had already and did not say where that is.
             self._give_up(OutcomeUnknown(self._what, "written, at offsets that the broker did not tell"))
-        return {partition: offset for partition, (_, offset) in reports.items()}
+        self._ends.raise_to(offsets)
+        return offsets
 
     def close(self) -> None:
         """See `SlotWriter.close`. An unfinished transaction is left to the next claim."""
-        producer, self._producer = self._producer, None
         if self._used_up is None:
             self._used_up = LogClosed(self._what, "the writer was closed")
-        if producer is not None:
-            with contextlib.suppress(ck.KafkaException, RuntimeError):
-                # Producer.close would wait for records to be delivered; this lets them go.
-                producer.purge(in_queue=True, in_flight=True, blocking=False)
+        self._producer = None
+
+    @property
+    def _live(self) -> ck.Producer:
+        """The producer, which nothing but ``self._producer`` may hold: a producer that fails goes on asking the broker
+        for what it was told to do until it is destroyed, and a claim of a given up writer must not fence a later one.
+        A local variable would keep it alive for as long as somebody keeps the exception. (`Producer.close` would wait
+        for all records to be delivered.)"""
+        if self._producer is None:
+            raise self._used_up or LogClosed(self._what, "the writer was closed")
+        return self._producer
+
+    def _connect(self) -> ck.Producer:
+        return ck.Producer({**self._settings, "error_cb": self._remember}, logger=SILENT)
 
     def _remember(self, error: ck.KafkaError) -> None:
         if not error.fatal():
             self._connection_error = error
 
-    def _usable(self) -> ck.Producer:
+    def _check_usable(self) -> None:
         if self._used_up is not None:
             raise self._used_up
-        assert self._producer is not None
-        return self._producer
+
+    def _fence_others(self, deadline: float) -> None:
+        slice_ = _FIRST_CLAIM_SLICE
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                self._live.init_transactions(min(max(left, 0.001), slice_))
+            except _RAISED as raised:
+                error = _error_in(raised)
+                with contextlib.suppress(*_RAISED):
+                    self._live.poll(0)  # lets it tell why
+                if not error.retriable() or time.monotonic() >= deadline:
+                    raise self._claim_failure(error) from None
+                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and slice_ < _CLIENTS_OWN_PAUSE:
+                    self._producer = self._connect()
+                    slice_ *= 2
+            else:
+                return
+
+    def _find_ends(self, deadline: float) -> None:
+        """Learns an offset in each partition that everything acknowledged so far lies below, from the leader that the
+        replicas in sync follow: by a record that they confirm, in a transaction that is aborted.
+
+        A broker that was frozen and does not know yet that it leads no more would tell an end of the past.
+        """
+        batches = {partition: [(NOBODYS_KEY, None)] for partition in self._partitions}
+        offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
+        try:
+            self._live.abort_transaction(max(deadline - time.monotonic(), 0.001))
+        except _RAISED as raised:
+            raise self._claim_failure(_error_in(raised)) from None
+        self._ends.raise_to(offsets)
+
+    def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
+        """Begins a transaction and has its records confirmed; the last offset of each partition that told it."""
+        reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
+        try:
+            self._live.begin_transaction()
+            self._produce(batches, reports)
+            unsent = self._live.flush(max(deadline - reserve - time.monotonic(), 0.001))
+        except _RAISED as raised:
+            self._abandon(_error_in(raised), deadline)
+        if failed := [error for error, _ in reports.values() if error is not None]:
+            self._abandon(_first_cause(failed), deadline)
+        if unsent:
+            self._abandon(ck.KafkaError(ck.KafkaError._TIMED_OUT), deadline)
+        return {partition: offset for partition, (_, offset) in reports.items() if offset >= 0}
 
     def _produce(
         self,
-        producer: ck.Producer,
         batches: Mapping[int, Sequence[Record]],
         reports: dict[int, tuple[ck.KafkaError | None, int]],
     ) -> None:
-        topic, produce = self._topic, producer.produce  # in a loop it is quicker than produce_batch, which takes dicts
-        for partition, records in batches.items():
-            last_key, last_value = records[-1]
+        def delivered(error: ck.KafkaError | None, message: Any) -> None:
+            offset = message.offset()
+            reports[message.partition()] = error, -1 if offset is None else offset
 
-            def delivered(error: ck.KafkaError | None, message: ck.Message, partition: int = partition) -> None:
-                offset = message.offset()
-                reports[partition] = error, -1 if offset is None else offset
-
-            for key, value in records[:-1]:
-                produce(topic, value, key, partition)
-            produce(topic, last_value, last_key, partition, delivered)
-
-    def _commit(self, producer: ck.Producer, deadline: float) -> None:
+        topic, produce = self._topic, self._live.produce  # in a loop quicker than produce_batch, which takes dicts
         try:
-            producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
+            for partition, records in batches.items():
+                for key, value in records[:-1]:
+                    produce(topic, value, key, partition)
+                key, value = records[-1]
+                produce(topic, value, key, partition, delivered)
+        finally:
+            del produce
+
+    def _commit(self, deadline: float) -> None:
+        try:
+            self._live.commit_transaction(max(deadline - time.monotonic(), 0.001))
         except _RAISED as raised:
             error = _error_in(raised)
             if error.txn_requires_abort():
-                self._abandon(producer, error, deadline)
+                self._abandon(error, deadline)
             self._give_up(self._lost(error))
 
-    def _abandon(self, producer: ck.Producer, cause: ck.KafkaError, deadline: float) -> NoReturn:
+    def _abandon(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
         """Aborts the transaction, and raises what that makes of the append."""
         if cause.fatal():
             self._give_up(self._lost(cause))
         try:
-            producer.abort_transaction(max(deadline - time.monotonic(), 0.001))
+            self._live.abort_transaction(max(deadline - time.monotonic(), 0.001))
         except _RAISED as raised:
             error = _error_in(raised)
             self._give_up(self._lost(error if _is_fenced(error) else cause))
@@ -178,6 +227,7 @@ class KafkaSlotWriter:
 
     def _give_up(self, error: OffsetMgrError) -> NoReturn:
         self._used_up = error
+        self._producer = None
         raise error from None
 
 
