@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, UsageError
 from offsetmgr.log.base import slot_count
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
@@ -35,7 +35,10 @@ from offsetmgr.server.inspection import inspection_api
 from offsetmgr.server.managerbackend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.options import ServeOptions
+from offsetmgr.server.relay.brokers import RelayPorts
+from offsetmgr.server.relay.relay import Relay
 from offsetmgr.server.service import Listener, Service
+from offsetmgr.stores.base import OffsetStore
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
@@ -86,6 +89,7 @@ class ManagerProcess:
         self._ready = False
         self._runtime: ManagerRuntime | None = None
         self._ownership: SlotOwnership | None = None
+        self._relay: Relay | None = None
         self._alarms: list[str] = []
         self.listener: Listener | None = None
 
@@ -98,6 +102,9 @@ class ManagerProcess:
         upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
         self._open.push_async_callback(upstream.close)
         self._cluster_id = await upstream.cluster_id()
+        relay = self._relay = Relay(options.bootstrap, security) if options.relay else None
+        if relay is not None:
+            self._open.push_async_callback(relay.close)
         # The port first: its number is what the other managers are told.
         backend = _Later()
         metrics = Metrics(lambda: {**backend.now.metrics(), **service.metrics()}) if options.metrics_listen else None
@@ -106,6 +113,7 @@ class ManagerProcess:
             limits=options.limits,
             requires_login=authentication is not None,
             room=backend.room,
+            fallback=relay.fallback if relay else None,
             observe=metrics.observe if metrics else None,
         )
         listener = Listener(service, *options.listen, tls=tls)
@@ -114,19 +122,34 @@ class ManagerProcess:
         self._open.push_async_callback(service.close, _GRACE)
         host, port = options.advertise or (options.listen[0], listener.port)
         node_id = await self._start_backend(backend, host, port, security)
+        if relay is not None:
+            backend.now = relay.guard(backend.now)
         endpoint = Endpoint(backend.now, node_id, upstream, authorizer, authentication)
         apis = endpoint_apis(endpoint)
+        if relay is not None:
+            apis = relay.apis(endpoint, apis, host)
 
         def may_look(principal: str | None) -> bool:
             return authorizer.group(principal or "", Operation.DESCRIBE, "*")
 
         apis.append(inspection_api(self, may_look))
         service.apis.update({api.key: api for api in apis})
+        if relay is not None:
+            await self._open_relay_ports(relay, service, listener, tls)
         if metrics is not None:
             await self._start_figures(metrics)
         self._ready = True
         what = {"listen": f"{options.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
         _log.info("serving", extra=what)
+
+    async def _open_relay_ports(
+        self, relay: Relay, service: Service, listener: Listener, tls: ssl.SSLContext | None
+    ) -> None:
+        options = self._options
+        asked = options.relay_ports
+        ports = RelayPorts(listener.port + 1) if asked is None else RelayPorts(asked.start, len(asked))
+        await relay.start(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
+        _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
     async def close(self) -> None:
         """Hands the shards over and ends. May be called in any state of the start."""
@@ -149,6 +172,8 @@ class ManagerProcess:
 
         assert self._options.store is not None
         store = open_store(self._options.store, self._options.connection)
+        if self._relay is not None:
+            await asyncio.to_thread(_refuse_same_cluster, store, self._cluster_id)
         front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
         front.start()
         self._open.push_async_callback(front.close)
@@ -204,6 +229,7 @@ class ManagerProcess:
             limits=ShardLimits(retention_ms=options.retention_ms),
             commit_timeout=options.commit_timeout,
             standby=options.standby,
+            members=None if self._relay is None else self._relay.members,
         )
         runtime = ManagerRuntime(log, record_format(options.record_format), ownership, config)
         self._runtime, self._ownership = runtime, ownership
@@ -247,6 +273,8 @@ class ManagerProcess:
         alarms = list(self._alarms)
         if self._ownership is not None and self._ownership.refusal:
             alarms.append(f"the other managers leave this one out: {self._ownership.refusal}")
+        if self._relay is not None:
+            alarms.extend(self._relay.alarms())
         return {
             "cluster_id": self._cluster_id,
             "store": self._options.store or f"topic {self._options.topic}",
@@ -279,6 +307,17 @@ class _Later:
 
     def room(self) -> asyncio.Future[None] | None:
         return self.now.room()
+
+
+def _refuse_same_cluster(store: OffsetStore, cluster_id: str | None) -> None:
+    """Members of groups are at the real coordinator, which takes no commits from others then: not even from us."""
+    from offsetmgr.stores.dual import DualStore
+
+    for part in (store.primary, store.secondary) if isinstance(store, DualStore) else (store,):
+        if part.uri.startswith("kafka:") and part.identity().id == cluster_id:
+            why = "the brokers that are relayed take no commits of groups with members, which is what the store makes"
+            store.close()
+            raise UsageError("--relay with this --store", why, "leave out --relay, or name another store")
 
 
 def _shard_json(status: dict[str, Any]) -> dict[str, Any]:

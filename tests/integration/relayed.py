@@ -21,6 +21,8 @@ from offsetmgr.server.backend import ManagerNode
 from offsetmgr.server.handlers.endpoint import Endpoint
 from offsetmgr.server.handlers.table import endpoint_apis
 from offsetmgr.server.relay.brokers import RelayPorts
+from offsetmgr.server.relay.bypass import BypassWatch
+from offsetmgr.server.relay.commits import GatedBackend
 from offsetmgr.server.relay.relay import Relay
 from offsetmgr.server.service import Listener, Service
 from offsetmgr.wire.security import Security
@@ -116,6 +118,7 @@ class RunningRelay:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.relay: Relay
+        self.guarded: GatedBackend
         self.service: Service
         self.port = 0
 
@@ -133,11 +136,18 @@ class RunningRelay:
         self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
         return done.result(60)
 
+    def bypassed(self) -> dict[str, Any]:
+        """What `BypassWatch` finds now."""
+        watch = self.relay._watch
+        assert isinstance(watch, BypassWatch)
+        return self.run(watch.look())
+
     async def _start(self) -> None:
-        self.relay = Relay(self.kept, self.real, Security())
-        endpoint = Endpoint(self.relay.backend, NODE_ID)
+        self.relay = Relay(self.real, Security())
+        self.guarded = self.relay.guard(self.kept)
+        endpoint = Endpoint(self.guarded, NODE_ID)
         apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
-        self.service = Service(apis, fallback=self.relay.fallback, room=self.relay.backend.room)
+        self.service = Service(apis, fallback=self.relay.fallback, room=self.guarded.room)
         listener = Listener(self.service, "127.0.0.1", 0)
         await listener.start()
         self.port = listener.port

@@ -133,8 +133,9 @@ class GatedBackend:
         self._figures["relay_members_asked_total"] += 1
         try:
             if generation < 0:
-                idle = await self._coordinators.prove_idle(group, deadline)
-                self._gate.described(group, tenure, serial, empty=idle, sent=sent)
+                idle = (await self._coordinators.prove_idle([group], deadline)).get(group)
+                if idle is not None:
+                    self._gate.described(group, tenure, serial, empty=idle, sent=sent)
                 return None
             if self._gate.prolongs(group, tenure, generation, member_id, sent):
                 code = await self._coordinators.heartbeat(group, generation, member_id, instance_id, deadline)

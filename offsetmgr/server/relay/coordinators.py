@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.errors import NotCoordinator, OffsetMgrError
@@ -70,16 +71,31 @@ class Coordinators:
         if described["error_code"]:
             raise kafka_error(described["error_code"], f"group {group}")
         code = await self._heartbeat(where, group, generation, member_id, instance_id, deadline)
-        await self._confirm(group, where, deadline)
+        if not await self._confirmed([group], where, deadline):
+            raise NotCoordinator(f"group {group}", f"another broker names another coordinator than {where}")
         return code
 
-    async def prove_idle(self, group: str, deadline: float) -> bool:
-        """Whether the group has no members, certainly (see `prove_member`). Raises `OffsetMgrError`."""
-        found = (await self._client.describe([group], deadline))[group]
-        if isinstance(found, OffsetMgrError):
-            raise found
-        await self._confirm(group, Address.parse(found.coordinator), deadline)
-        return found.idle
+    async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
+        """Which of the groups have no members, certainly (see `prove_member`); groups of which nobody knows are left
+        out. Raises `OffsetMgrError` where nobody could be asked at all."""
+        found = await self._client.describe(groups, deadline)
+        described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
+        by_coordinator: dict[str, list[str]] = {}
+        for group, description in described.items():
+            by_coordinator.setdefault(description.coordinator, []).append(group)
+        certain: set[str] = set()
+        for where, names in by_coordinator.items():
+            certain |= await self._confirmed(names, Address.parse(where), deadline)
+        return {group: d.idle for group, d in described.items() if group in certain}
+
+    async def held_offsets(self, groups: Sequence[str], deadline: float) -> dict[str, int | OffsetMgrError]:
+        """For how many partitions of each group the real coordinator holds offsets, or why nobody knows. Raises
+        `OffsetMgrError` where nobody could be asked at all."""
+        found = await self._client.fetch(dict.fromkeys(groups), deadline)
+        return {
+            group: answer if isinstance(answer, OffsetMgrError) else len(answer.offsets) + len(answer.errors)
+            for group, answer in found.items()
+        }
 
     async def describe(self, group: str, operations: bool, deadline: float) -> Message:
         """The group as an answer to DescribeGroups (version 4) holds it. Raises `OffsetMgrError`."""
@@ -135,9 +151,9 @@ class Coordinators:
         found: Message = answer["groups"][0]
         return found
 
-    async def _confirm(self, group: str, where: Address, deadline: float) -> None:
-        """Asks another broker whether ``where`` is the group's coordinator: a broker that was frozen believes it of
-        itself for a while after it has been replaced. Raises `NotCoordinator`.
+    async def _confirmed(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
+        """Asks another broker of which groups ``where`` is the coordinator: a broker that was frozen believes it of
+        itself for a while after it has been replaced.
 
         Where no other broker answers there is nobody to have replaced it that we could reach either.
         """
@@ -147,11 +163,13 @@ class Coordinators:
             end = min(deadline, asyncio.get_running_loop().time() + _SECOND_OPINION_SECONDS)
             try:
                 connection = await self._client.node(other).connection(end)
-                message = {"key_type": 0, "coordinator_keys": [group]}
+                message = {"key_type": 0, "coordinator_keys": groups}
                 answer = await ask(connection, *_FIND, message, remaining(end))
             except OffsetMgrError:
                 continue
-            found = answer["coordinators"][0]
-            if found["error_code"] or Address(found["host"], found["port"]) != where:
-                raise NotCoordinator(f"group {group}", f"{other} names another coordinator than {where}")
-            return
+            return {
+                found["key"]
+                for found in answer["coordinators"]
+                if found["error_code"] == 0 and Address(found["host"], found["port"]) == where
+            }
+        return set(groups)

@@ -126,7 +126,8 @@ def _or_hang_up(handle: Callable[[Request], Awaitable[Answer]]) -> Callable[[Req
         except InvalidRequest:
             raise
         except OffsetMgrError as error:
-            _log.info("a client is hung up on: %s", error)
+            if not request.connection.closed:
+                _log.info("a client is hung up on: %s", error)
             return HANG_UP
 
     return handled

@@ -1,18 +1,19 @@
-"""`Relay`: puts its parts together, and answers what others ask about the real groups."""
+"""`Relay`: puts its parts together."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.manager.lease import boottime
-from offsetmgr.model import GroupDescription
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.dispatch import Api, Fallback
+from offsetmgr.server.dispatch import Api
 from offsetmgr.server.handlers.endpoint import Endpoint
 from offsetmgr.server.relay.brokers import Brokers, RelayPorts
+from offsetmgr.server.relay.bypass import BypassWatch
 from offsetmgr.server.relay.commits import GatedBackend
 from offsetmgr.server.relay.coordinators import Coordinators
 from offsetmgr.server.relay.forwarding import FORWARDED, Forwarder
@@ -25,34 +26,33 @@ from offsetmgr.server.service import Service
 from offsetmgr.wire.client import Client
 from offsetmgr.wire.security import Security
 
-_ASK_SECONDS = 10.0
+_ASK_SECONDS: Final = 10.0
 
 
 class Relay:
-    """Made first, since the endpoint's handlers must ask `backend`, which judges commits; then `apis` and `fallback`
-    make the `Service`, and `start` opens the ports."""
+    """In the order of a start: `fallback` for the `Service`, `guard` for what its handlers ask, `apis`, `start`."""
 
-    def __init__(self, backend: Backend, bootstrap: str, security: Security) -> None:
+    def __init__(self, bootstrap: str, security: Security) -> None:
         """``bootstrap`` and ``security`` reach the real cluster: what the brokers see is this principal."""
         self._client = Client(bootstrap, security)
         self._brokers = Brokers(self._client, security)
         self._coordinators = Coordinators(self._client, self._brokers)
         self._gate = MemberGate()
         self._links = Links(self._brokers, security)
-        self._inner = backend
-        self._gated = GatedBackend(backend, self._gate, self._coordinators, boottime)
+        self._backend: Backend | None = None
+        self._guarded: GatedBackend | None = None
+        self._watch: BypassWatch | None = None
+        self.fallback = Forwarder(self._links)
 
-    @property
-    def backend(self) -> Backend:
+    def guard(self, backend: Backend) -> GatedBackend:
         """The manager's backend, with everybody who may not commit or delete refused."""
-        return self._gated
-
-    @property
-    def fallback(self) -> Fallback:
-        return Forwarder(self._links)
+        self._backend = backend
+        self._guarded = GatedBackend(backend, self._gate, self._coordinators, boottime)
+        self._watch = BypassWatch(backend, self._coordinators)
+        return self._guarded
 
     def apis(self, endpoint: Endpoint, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
-        """The endpoint's table with what the relay answers otherwise; ``endpoint`` must ask `backend`."""
+        """The endpoint's table with what the relay answers otherwise; ``endpoint`` must ask the guarded backend."""
         ours = [
             *Naming(endpoint, self._links, advertised_host).apis(),
             *GroupListing(endpoint, self._coordinators).apis(),
@@ -66,10 +66,15 @@ class Relay:
     ) -> None:
         """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``. Raises `OffsetMgrError`."""
         await self._brokers.start(service, host, ports, tls, timeout)
+        if self._watch is not None:
+            self._watch.start()
 
     async def close(self) -> None:
         """After the service has been closed."""
-        await self._gated.close()
+        if self._watch is not None:
+            await self._watch.close()
+        if self._guarded is not None:
+            await self._guarded.close()
         await self._brokers.close()
         await self._client.close()
 
@@ -77,34 +82,26 @@ class Relay:
         """Our ports by the node id of the broker that each stands for."""
         return self._brokers.ports()
 
-    # --- about the real groups ----------------------------------------------------------------------
+    def alarms(self) -> Sequence[str]:
+        """What `manager status` must say: see `BypassWatch`."""
+        return () if self._watch is None else self._watch.alarms
 
-    async def group_members(self, groups: Sequence[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        """What the real coordinators say about groups: offsets of those with members do not expire. An error means that
-        nobody knows, never that there are none."""
-        if not groups:
-            return {}
-        deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
-        try:
-            return await self._client.describe(groups, deadline)
-        except OffsetMgrError as error:
-            return dict.fromkeys(groups, error)
+    async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:
+        """Whether groups have members; of those that are left out nobody knows.
 
-    async def bypassed(self) -> Mapping[str, int | OffsetMgrError]:
-        """Groups that this manager owns and has offsets of, and for which the real coordinator holds offsets too: how
-        many partitions. Somebody commits there past us; or an error: nobody knows."""
-        code, ours = await self._inner.list_groups()
-        if code or not ours:
+        What is true when this returns stays so until the caller gives up control: nobody was given a generation since
+        the real coordinator was asked, and who will be waits for what has been begun by then (`Backend.settled`).
+        """
+        backend = self._backend
+        if backend is None:
             return {}
-        deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
+        before = {group: self._gate.serial(group, backend.tenure(group)) for group in groups}
         try:
-            found = await self._client.fetch(dict.fromkeys(ours, None), deadline)
-        except OffsetMgrError as error:
-            return dict.fromkeys(ours, error)
-        held: dict[str, int | OffsetMgrError] = {}
-        for group, answer in found.items():
-            if isinstance(answer, OffsetMgrError):
-                held[group] = answer
-            elif answer.offsets or answer.errors:
-                held[group] = len(answer.offsets) + len(answer.errors)
-        return held
+            idle = await self._coordinators.prove_idle(groups, asyncio.get_running_loop().time() + _ASK_SECONDS)
+        except OffsetMgrError:
+            return {}
+        return {
+            group: not is_idle
+            for group, is_idle in idle.items()
+            if self._gate.serial(group, backend.tenure(group)) == before[group]
+        }
