@@ -31,6 +31,11 @@ class Outlet(Protocol):
     def closed(self) -> bool: ...
 
     @property
+    def may_ask(self) -> bool:
+        """Whether the client has logged in, and its login has not ended."""
+        ...
+
+    @property
     def sink(self) -> Sink:
         """For the next stream. Its end is told to `Pipeline.stream_ended`."""
         ...
@@ -119,6 +124,9 @@ class Pipeline:
     def _start(self, request: Request, api: Api) -> None:
         self._lane = api.lane
         self._under_way.append(request)
+        if not api.before_login and not self._outlet.may_ask:
+            self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))
+            return
         try:
             outcome = api.handle(request)
         except InvalidRequest as error:
@@ -132,7 +140,7 @@ class Pipeline:
             room.add_done_callback(self._room_again)
 
     def _start_next(self) -> bool:
-        if not self._waiting:
+        if not self._waiting or self._outlet.closed:
             return False
         api = self._waiting[0].api
         if api is None or not self._may_start(api.lane) or (self.no_room and api.lane is Lane.COMMITS):

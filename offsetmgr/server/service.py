@@ -68,12 +68,10 @@ class Service:
         return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
 
     def route(self, request: Request) -> Api:
-        """Who answers. Raises `InvalidRequest` where nobody does, or not to this client (not logged in)."""
+        """Who answers. Raises `InvalidRequest` where nobody does."""
         api = self.apis.get(request.api_key)
         # Versions of ApiVersions that we do not know get an answer all the same (KIP-511).
         known = api is not None and (api.lowest <= request.version <= api.highest or api.key == _API_VERSIONS)
-        if not (api is not None and known and api.before_login) and not request.connection.may_ask:
-            raise InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end")
         if api is not None and known:
             return api
         if self._fallback is not None:

@@ -1,0 +1,424 @@
+"""Logging in to the listener, the credentials file and the rules file."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from listening import Listening, MemoryBackend, WireClient, commit_errors
+
+from offsetmgr.errors import AuthenticationFailed, ConfigError, UsageError
+from offsetmgr.server import service
+from offsetmgr.server.authentication import MECHANISMS, Authentication, Exchange, ScramExchange
+from offsetmgr.server.authorization import Operation, load_rules
+from offsetmgr.server.credentials import DIGESTS, Credentials, load_credentials, scram_verifier
+from offsetmgr.server.limits import Limits
+from offsetmgr.wire.sasl import mechanism
+
+HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
+EMPTY = {"topics": []}
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    file = tmp_path_factory.mktemp("credentials") / "users.toml"
+    verifiers = {name: scram_verifier(name, "bobs secret") for name in DIGESTS}
+    file.write_text(
+        f"""
+        [users.alice]
+        password = "alices secret, with a comma = and more"
+        [users."cörnelia,=x"]
+        password = "pässwörd"
+        [users.bob]
+        scram-sha-256 = "{verifiers["SCRAM-SHA-256"]}"
+        scram-sha-512 = "{verifiers["SCRAM-SHA-512"]}"
+        """
+    )
+    return load_credentials(file)
+
+
+@pytest.fixture
+def authentication(credentials: Credentials) -> Authentication:
+    return Authentication(credentials)
+
+
+def log_in(authentication: Authentication, name: str, user: str, password: str) -> str | None:
+    """The whole exchange between our client's side, which brokers accept, and our server's."""
+    client = mechanism(name, user, password)
+    server = authentication.exchange(name)
+    assert server is not None
+    message: bytes | None = client.start()
+    principal = None
+    while message is not None:
+        reply, principal = server.step(message)
+        message = client.answer(reply)
+    return principal
+
+
+USERS = [
+    ("alice", "alices secret, with a comma = and more"),
+    ("cörnelia,=x", "pässwörd"),
+    ("bob", "bobs secret"),
+]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize(("user", "password"), USERS)
+def test_who_knows_the_password_is_let_in(authentication: Authentication, name: str, user: str, password: str) -> None:
+    assert log_in(authentication, name, user, password) == user
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [
+        ("alice", "bobs secret"),
+        ("bob", ""),
+        ("nobody", "bobs secret"),
+        ("", ""),
+        ("alice", "alices secret"),
+        ("Alice", ""),
+    ],
+)
+def test_who_does_not_is_not_and_the_refusal_is_the_same_for_all(
+    authentication: Authentication, name: str, user: str, password: str
+) -> None:
+    with pytest.raises(AuthenticationFailed) as caught:
+        log_in(authentication, name, user, password)
+    assert str(caught.value) == "login: the credentials are not valid"
+
+
+@pytest.mark.parametrize("name", list(DIGESTS))
+def test_unknown_users_get_a_challenge_like_known_ones_and_always_the_same(
+    authentication: Authentication, name: str
+) -> None:
+    def challenge(user: str) -> tuple[str, str]:
+        exchange = authentication.exchange(name)
+        assert exchange is not None
+        fields = dict(
+            part.split("=", 1) for part in exchange.step(f"n,,n={user},r=abc".encode()).reply.decode().split(",")
+        )
+        return fields["s"], fields["i"]
+
+    assert challenge("nobody") == challenge("nobody")
+    assert challenge("nobody") != challenge("somebody")
+    assert {(len(salt), rounds) for salt, rounds in map(challenge, ("alice", "bob", "nobody"))} == {(24, "4096")}
+
+
+def test_refusals_take_as_long_for_users_that_do_not_exist(authentication: Authentication) -> None:
+    """Medians of many, within a generous factor: without the same work it would be a hundred times."""
+
+    def seconds(user: str) -> float:
+        taken = []
+        for _ in range(25):
+            began = time.perf_counter()
+            with pytest.raises(AuthenticationFailed):
+                log_in(authentication, "PLAIN", user, "wrong")
+            taken.append(time.perf_counter() - began)
+        return statistics.median(taken)
+
+    times = [seconds(user) for user in ("alice", "bob", "nobody")]
+    assert max(times) < 5 * min(times)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\0",
+        b"\0alice",
+        b"\0\0\0\0",
+        b"\xff\xfe\0a\0b",
+        b"bob\0alice\0alices secret, with a comma = and more",
+        b"\0alice\0" + b"x" * 10_000,
+    ],
+)
+def test_malformed_plain_messages_are_refused(authentication: Authentication, message: bytes) -> None:
+    exchange = authentication.exchange("PLAIN")
+    assert exchange is not None
+    with pytest.raises(AuthenticationFailed):
+        exchange.step(message)
+
+
+@given(first=st.binary(max_size=60), second=st.binary(max_size=60), honest=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_junk_is_refused_and_never_anything_else(
+    credentials: Credentials, first: bytes, second: bytes, honest: bool
+) -> None:
+    for name in MECHANISMS:
+        exchange: Exchange | None = Authentication(credentials).exchange(name)
+        assert exchange is not None
+        try:
+            exchange.step(b"n,,n=alice,r=abc" if honest else first)
+            assert exchange.step(second).principal is None
+        except AuthenticationFailed:
+            pass
+
+
+def test_a_proof_of_one_exchange_is_worth_nothing_in_another(credentials: Credentials) -> None:
+    """A recorded login cannot be played again, as the server's nonce is another one."""
+    name, user, password = "SCRAM-SHA-256", "bob", "bobs secret"
+    client = mechanism(name, user, password)
+    recorded = [client.start()]
+    server = ScramExchange(name, credentials)
+    final = client.answer(server.step(recorded[0]).reply)
+    assert final is not None
+    assert server.step(final).principal == "bob"
+
+    again = ScramExchange(name, credentials)
+    again.step(recorded[0])
+    with pytest.raises(AuthenticationFailed):
+        again.step(final)
+
+
+def test_one_who_asks_for_channel_binding_or_for_another_identity_is_refused(credentials: Credentials) -> None:
+    for first in (b"p=tls-unique,,n=bob,r=abc", b"n,a=alice,n=bob,r=abc", b"n,,m=x,n=bob,r=abc", b"n,,n=bob,r="):
+        with pytest.raises(AuthenticationFailed):
+            ScramExchange("SCRAM-SHA-256", credentials).step(first)
+
+
+# --- on the wire --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
+    monkeypatch.setattr(service, "_SWEEP_SECONDS", 0.05)
+    with Listening(MemoryBackend(), authentication=authentication) as listening:
+        yield listening
+
+
+def shake(client: WireClient, name: str) -> int:
+    return int(client.ask(HANDSHAKE, 1, {"mechanism": name})["error_code"])
+
+
+def authenticate(client: WireClient, user: str, password: str, *, name: str = "SCRAM-SHA-256", version: int = 2) -> int:
+    assert shake(client, name) == 0
+    exchange = mechanism(name, user, password)
+    message: bytes | None = exchange.start()
+    while message is not None:
+        answer = client.ask(AUTHENTICATE, version, {"auth_bytes": message})
+        if answer["error_code"]:
+            assert answer["error_message"] == "Authentication failed"
+            return int(answer["error_code"])
+        message = exchange.answer(answer["auth_bytes"])
+    return 0
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_after_the_login_everything_is_answered(secured: Listening, name: str, version: int) -> None:
+    with WireClient(secured.port) as client:
+        client.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
+        assert authenticate(client, "bob", "bobs secret", name=name, version=version) == 0
+        assert commit_errors(client.commit("g", {("t", 0): 5})) == {("t", 0): 0}
+        (connection,) = secured.service.connections
+        assert connection.principal == "bob"
+
+
+@pytest.mark.parametrize("api_key", [METADATA, 8, 9, 10, 16, 999])
+def test_without_a_login_only_a_login_is_answered(secured: Listening, api_key: int) -> None:
+    with WireClient(secured.port) as client:
+        client.ask(API_VERSIONS, 0, {})
+        client.send(api_key, 5, b"\0" * 30)
+        assert client.hung_up()
+    assert secured.backend.commits == 0
+
+
+def test_a_request_sent_right_behind_a_login_waits_for_its_outcome(secured: Listening) -> None:
+    for password, answered in (("bobs secret", True), ("wrong", False)):
+        with WireClient(secured.port) as client:
+            assert shake(client, "PLAIN") == 0
+            client.send(AUTHENTICATE, 1, {"auth_bytes": f"\0bob\0{password}".encode()})
+            client.send(METADATA, 5, EMPTY)
+            client.receive()
+            if answered:
+                client.receive()
+            else:
+                assert client.hung_up()
+
+
+@pytest.mark.parametrize(("user", "password"), [("bob", "wrong"), ("nobody", "wrong"), ("", "")])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_wrong_credentials_are_told_so_and_the_connection_is_closed(
+    secured: Listening, name: str, user: str, password: str
+) -> None:
+    with WireClient(secured.port) as client:
+        assert authenticate(client, user, password, name=name) == 58
+        assert client.hung_up()
+
+
+def test_steps_out_of_order(secured: Listening) -> None:
+    with WireClient(secured.port) as client:
+        assert client.ask(AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0bobs secret"})["error_code"] == 34
+        assert client.hung_up()
+    with WireClient(secured.port) as client:
+        answer = client.ask(HANDSHAKE, 1, {"mechanism": "GSSAPI"})
+        assert (answer["error_code"], answer["mechanisms"]) == (33, list(MECHANISMS))
+        assert client.hung_up()
+
+
+def test_a_login_that_does_not_come_is_not_waited_for(authentication: Authentication, secured: Listening) -> None:
+    limits = Limits(authentication_seconds=0.3)
+    with (
+        Listening(MemoryBackend(), authentication=authentication, limits=limits) as listening,
+        WireClient(listening.port) as silent,
+        WireClient(listening.port) as done,
+    ):
+        assert authenticate(done, "bob", "bobs secret") == 0
+        assert silent.hung_up()
+        assert listening.service.metrics()['connections_cut_total{why="no login"}'] == 1
+        done.ask(METADATA, 5, EMPTY)
+
+
+def test_large_requests_before_the_login_are_refused(secured: Listening) -> None:
+    with WireClient(secured.port) as client:
+        client.socket.sendall((600 * 1024).to_bytes(4, "big"))
+        assert client.hung_up()
+
+
+def test_a_session_ends_and_can_be_prolonged_by_the_same_user_only(credentials: Credentials) -> None:
+    authentication = Authentication(credentials, session_seconds=0.5)
+    with Listening(MemoryBackend(), authentication=authentication) as listening:
+        with WireClient(listening.port) as client:
+            assert shake(client, "PLAIN") == 0
+            answer = client.ask(AUTHENTICATE, 1, {"auth_bytes": b"\0bob\0bobs secret"})
+            assert (answer["error_code"], answer["session_lifetime"]) == (0, 500)
+            for _ in range(4):
+                time.sleep(0.2)
+                assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
+                client.ask(METADATA, 5, EMPTY)
+            time.sleep(0.6)
+            client.send(METADATA, 5, EMPTY)
+            assert client.hung_up()
+        for user, password, name in (("alice", USERS[0][1], "PLAIN"), ("bob", "wrong", "PLAIN")):
+            with WireClient(listening.port) as client:
+                assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
+                assert authenticate(client, user, password, name=name) == 58
+                assert client.hung_up()
+
+
+def test_nothing_that_a_client_sent_is_in_a_log_or_a_repr(
+    secured: Listening, credentials: Credentials, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with WireClient(secured.port) as client:
+        authenticate(client, "bob", "hunter2", name="PLAIN")
+    shown = caplog.text + repr(credentials) + repr(credentials.verifier("SCRAM-SHA-256", "bob"))
+    assert "hunter2" not in shown
+    assert "bobs secret" not in shown
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[users.a\n", "line 1"),
+        ("\n\nx = @", "line 3"),
+        ("", "holds no [users.NAME]"),
+        ("[user.a]\npassword = 'x'", "user: unknown field; known are users"),
+        ("[users.a]\npasswort = 'hunter2'", "users.a.passwort: unknown field"),
+        ("[users.a]\npassword = ''", "users.a.password: must be a string that is not empty"),
+        ("[users.a]\npassword = 7", "users.a.password: must be a string that is not empty"),
+        ("[users.a]", "users.a: has none of password"),
+        ("[users]\na = 'hunter2'", "users.a: must be a table"),
+        ("[users.a]\nscram-sha-256 = 'hunter2'", "users.a.scram-sha-256: must be iterations:salt"),
+        ("[users.a]\nscram-sha-256 = '1:AAAA:AAAA:AAAA'", "its iterations must be between 4096 and 65536"),
+        ("[users.a]\nscram-sha-256 = '4096:AAAA:AAAA:AAAA'", "its keys must have 32 bytes each"),
+    ],
+)
+def test_a_credentials_file_that_cannot_be_used_says_where_and_shows_no_secret(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "users.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_credentials(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
+    for load in (load_credentials, load_rules):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load(tmp_path / "nothing.toml")
+        (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+        with pytest.raises(ConfigError, match="is not UTF-8"):
+            load(tmp_path / "binary.toml")
+
+
+def test_only_known_mechanisms_can_be_offered(credentials: Credentials) -> None:
+    with pytest.raises(UsageError):
+        Authentication(credentials, ["GSSAPI"])
+    assert Authentication(credentials, ["SCRAM-SHA-512"]).exchange("PLAIN") is None
+    with pytest.raises(UsageError):
+        scram_verifier("PLAIN", "x")
+    with pytest.raises(UsageError):
+        scram_verifier("SCRAM-SHA-256", "x", 1)
+
+
+def test_rules_allow_exactly_what_they_say(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(
+        """
+        [[rule]]
+        principals = ["billing"]
+        groups = ["billing", "billing-*"]
+        topics = ["orders*"]
+        operations = ["read", "write"]
+
+        [[rule]]
+        principals = ["*"]
+        groups = ["*"]
+        operations = ["describe"]
+
+        [[rule]]
+        principals = ["admin"]
+        groups = ["*"]
+        topics = ["*"]
+        operations = ["all"]
+        """
+    )
+    rules = load_rules(file)
+    read, write, delete, describe = Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE
+
+    assert rules.group("billing", read, "billing")
+    assert rules.group("billing", write, "billing-eu")
+    assert not rules.group("billing", write, "billing2"), "a name is the whole name"
+    assert not rules.group("billing", delete, "billing")
+    assert rules.group("billing", describe, "anything"), "as everybody may"
+    assert not rules.group("billing", read, "anything")
+    assert rules.topic("billing", read, "orders-eu")
+    assert not rules.topic("billing", read, "order")
+    assert not rules.topic("someone", describe, "orders"), "no rule says so"
+    assert rules.group("admin", delete, "anything")
+    assert rules.topic("admin", delete, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds no [[rule]], so nobody may do anything"),
+        ("[rule]\nprincipals = ['a']", "rule: must be written as [[rule]]"),
+        ("[[rule]]\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must name somebody"),
+        ("[[rule]]\nprincipals = ['a']\noperations = ['all']", "rule 1: names neither groups nor topics"),
+        ("[[rule]]\nprincipals = ['a']\ngroups = ['g']", "rule 1.operations: must name at least one"),
+        ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\noperations = ['rwx']", "'rwx' is none of describe, read"),
+        ("[[rule]]\nprincipals = ['a']\ngroups = ['*g']\noperations = ['all']", "a star may only stand at the end"),
+        ("[[rule]]\nprincipals = 'a'\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must be a list"),
+        ("[[rule]]\nprincipals = ['a']\ngroup = ['g']\noperations = ['all']", "rule 1.group: unknown field"),
+    ],
+)
+def test_a_rules_file_that_cannot_be_used_says_where(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_rules(file)
+    assert said in str(caught.value)
