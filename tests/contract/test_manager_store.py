@@ -1,0 +1,61 @@
+"""The store contract over the wire: an offset manager on a real broker, and listeners before other stores."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+
+from fronts import ManagerFront, StoreFront  # noqa: E402
+
+from offsetmgr.config import ConnectionConfig  # noqa: E402
+from offsetmgr.stores.manager import ManagerStore  # noqa: E402
+from offsetmgr.testing.memory import MemoryStore  # noqa: E402
+from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+
+if TYPE_CHECKING:
+    from offsetmgr.sandbox import KafkaBroker
+
+CONFIG = ConnectionConfig(timeout_ms=20_000)
+
+
+@pytest.fixture(scope="module")
+def manager(kafka: KafkaBroker) -> Iterator[ManagerFront]:
+    with ManagerFront(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as front:
+        yield front
+
+
+class TestListenerBeforeAStoreThatCompares(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[ManagerStore]:
+        with StoreFront(MemoryStore()) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+            assert store.capabilities.conditional == "version"
+            yield store
+
+
+class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
+    """As Kafka behind the listener: offsets are compared by the client, just before the write."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[ManagerStore]:
+        with (
+            StoreFront(MemoryStore(conditional="group-lock")) as front,
+            ManagerStore(front.bootstrap, CONFIG) as store,
+        ):
+            assert store.capabilities.conditional == "none"
+            yield store
+
+
+@pytest.mark.servers
+class TestOffsetManager(StoreContract):
+    """All parts in one process, on the shared broker; topics need not exist, as the manager does not look for them."""
+
+    @pytest.fixture
+    def store(self, manager: ManagerFront) -> Iterator[ManagerStore]:
+        with ManagerStore(manager.bootstrap, CONFIG) as store:
+            assert store.capabilities.conditional == "version"
+            yield store

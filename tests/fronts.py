@@ -1,0 +1,123 @@
+"""Listeners for tests, each on an event loop in a thread of its own: before a store, and a whole offset manager."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.handlers.table import endpoint_apis
+from offsetmgr.server.options import ServeOptions
+from offsetmgr.server.process import ManagerProcess
+from offsetmgr.server.service import Listener, Service
+from offsetmgr.server.storebackend import StoreBackend
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.wire.security import Security
+from offsetmgr.wire.upstream import Upstream
+
+T = TypeVar("T")
+
+NODE_ID = 1_000_000_001
+
+
+class _Front:
+    """The thread and the loop."""
+
+    port = 0
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="front", daemon=True)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    async def _start(self) -> None:
+        raise NotImplementedError
+
+    async def _stop(self) -> None:
+        raise NotImplementedError
+
+
+class StoreFront(_Front):
+    """The endpoint before ``store``; Metadata and ListOffsets are answered from the brokers at ``cluster``, if given.
+
+    ``announce`` False hides what the listener offers beyond Kafka's protocol, as an older one would.
+    """
+
+    def __init__(
+        self, store: OffsetStore, *, cluster: str | None = None, announce: bool = True, port: int = 0, **options: Any
+    ) -> None:
+        super().__init__()
+        self.port = port
+        self._store = store
+        self._cluster = cluster
+        self._announce = announce
+        self._options = options
+        self.backend: StoreBackend
+
+    async def _start(self) -> None:
+        self._upstream = None
+        if self._cluster is not None:
+            self._upstream = Upstream(self._cluster, Security.of({}), timeout=10)
+        self._service = Service([])
+        listener = Listener(self._service, "127.0.0.1", self.port)
+        await listener.start()
+        self.port = listener.port
+        self.backend = StoreBackend(self._store, ManagerNode(NODE_ID, "127.0.0.1", self.port), **self._options)
+        if not self._announce:
+            self.backend.features = dict  # type: ignore[method-assign]
+        await self.backend.start()
+        apis = endpoint_apis(Endpoint(self.backend, NODE_ID, self._upstream))
+        self._service.room = self.backend.room
+        self._service.apis.update({api.key: api for api in apis})
+
+    async def _stop(self) -> None:
+        await self._service.close(1.0)
+        await self.backend.close(grace=2.0)
+        if self._upstream is not None:
+            await self._upstream.close()
+
+
+class ManagerFront(_Front):
+    """An offset manager over a topic of the brokers at ``cluster``."""
+
+    def __init__(self, cluster: str, topic: str, **options: Any) -> None:
+        super().__init__()
+        self.process = ManagerProcess(
+            ServeOptions(
+                cluster,
+                ConnectionConfig(timeout_ms=20_000),
+                ("127.0.0.1", 0),
+                topic=topic,
+                managers_group=f"{topic}.managers",
+                **{"partitions": 8, **options},
+            )
+        )
+
+    async def _start(self) -> None:
+        await self.process.start()
+        assert self.process.listener is not None
+        self.port = self.process.listener.port
+
+    async def _stop(self) -> None:
+        await self.process.close()

@@ -1,0 +1,277 @@
+"""What makes edits through ``manager://`` safe: conditions checked where the offsets are, and never believed in where
+nobody promised them."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka as ck
+import pytest
+from fronts import ManagerFront, StoreFront
+from processes import Commands
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Conflict, CoordinatorNotAvailable, GroupActive
+from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.manager import ManagerStore
+from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import KafkaBroker
+
+CONFIG = ConnectionConfig(timeout_ms=20_000)
+TP = TopicPartition("t", 0)
+COMPARED = "read and compared just before the write, which was not conditional"
+
+
+@pytest.fixture(scope="module")
+def offsets_topic() -> str:
+    return f"offsets-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="module")
+def manager(kafka: KafkaBroker, offsets_topic: str) -> Iterator[ManagerFront]:
+    with ManagerFront(kafka.bootstrap, offsets_topic) as front:
+        yield front
+
+
+@pytest.fixture
+def store(manager: ManagerFront) -> Iterator[ManagerStore]:
+    with ManagerStore(manager.bootstrap, CONFIG) as store:
+        yield store
+
+
+def edit(store: ManagerStore, group: str, change: Change) -> GroupEditResult:
+    (result,) = store.edit([GroupEdit(group, {TP: change})])
+    return result
+
+
+def increment(store: ManagerStore, group: str) -> None:
+    """Adds one to an offset, and tries again when others were quicker."""
+    while True:
+        held = store.fetch(group, [TP])[TP]
+        after = held.offset + 1 if isinstance(held, Committed) else 1
+        error = edit(store, group, Change(OffsetAndMetadata(after), held)).outcomes[TP].error
+        if error is None:
+            return
+        assert isinstance(error, Conflict), error
+
+
+# --- an offset manager ----------------------------------------------------------------------------
+
+
+@pytest.mark.servers
+def test_edits_that_expect_something_exclude_each_other(manager: ManagerFront, unique: str) -> None:
+    """Four programs count together; a lost update would leave the sum too small."""
+
+    def count(_: int) -> None:
+        with ManagerStore(manager.bootstrap, CONFIG) as mine:
+            for _ in range(25):
+                increment(mine, unique)
+
+    with ThreadPoolExecutor(4) as programs:
+        list(programs.map(count, range(4)))
+
+    with ManagerStore(manager.bootstrap, CONFIG) as store:
+        assert store.fetch(unique) == {TP: Committed(100)}
+
+
+@pytest.mark.servers
+def test_an_edit_says_that_it_was_atomic(store: ManagerStore, unique: str) -> None:
+    result = edit(store, unique, Change(OffsetAndMetadata(5), ABSENT))
+
+    assert (result.atomic, result.how) == (True, "the manager compared")
+
+
+@pytest.mark.servers
+def test_a_consumer_that_commits_all_the_time_is_never_set_back_by_an_edit(
+    manager: ManagerFront, store: ManagerStore, unique: str
+) -> None:
+    """Deletions too: what is deleted is what the edit read, never a commit that came in between. (Without a breath
+    between the commits no edit would ever get through: whoever is quicker wins.)"""
+    stop = threading.Event()
+    committed: list[int] = []
+
+    def consume() -> None:
+        consumer = ck.Consumer({"bootstrap.servers": manager.bootstrap, "group.id": unique})
+        offset = 1000
+        while not stop.is_set():
+            offset += 1
+            consumer.commit(offsets=[ck.TopicPartition("t", 0, offset)], asynchronous=False)
+            committed.append(offset)
+            stop.wait(0.02)
+        consumer.close()
+
+    running = threading.Thread(target=consume)
+    running.start()
+    try:
+        deleted: list[int] = []
+        while len(deleted) < 20:
+            outcome = edit(store, unique, Change(None)).outcomes[TP]
+            assert outcome.error is None or isinstance(outcome.error, Conflict)
+            if outcome.verdict is Verdict.WRITTEN:
+                assert isinstance(outcome.before, Committed)
+                deleted.append(outcome.before.offset)
+    finally:
+        stop.set()
+        running.join()
+
+    assert deleted == sorted(set(deleted))
+    assert set(deleted) <= set(committed)
+    assert store.fetch(unique, [TP])[TP] in (ABSENT, Committed(committed[-1]))
+
+
+@pytest.mark.servers
+def test_the_identity_names_the_cluster_and_the_offsets_topic(
+    store: ManagerStore, kafka: KafkaBroker, offsets_topic: str
+) -> None:
+    with KafkaStore(kafka.bootstrap, CONFIG) as real:
+        cluster_id = real.identity().id
+
+    identity = store.identity()
+
+    assert (identity.kind, identity.id) == ("manager", f"{cluster_id}/{offsets_topic}")
+    assert identity.how == "cluster id and offsets topic, as the endpoint tells"
+
+
+@pytest.mark.servers
+def test_commands_take_a_manager_as_a_store(
+    manager: ManagerFront, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    make_topic(unique, 2)
+    run = Commands(tmp_path, {"OFFSETMGR_STORE": f"manager://{manager.bootstrap}"}).run
+
+    change = ("--topic", f"{unique}:1", "--to-offset", "0", "--new-group", "--execute", "--yes")
+    run("offsets", "set", "--group", unique, *change)
+
+    listed = run("offsets", "get", "--group", unique, "--format", "csv").stdout.splitlines()
+    assert listed[1].startswith(f"{unique},{unique},1,committed,0")
+    assert '"lag": 0' in run("offsets", "lag", "--group", unique, "--format", "json").stdout
+    copy = tmp_path / "copy.avro"
+    run("offsets", "export", "--group", unique, str(copy))
+    run("offsets", "diff", "--from", f"manager://{manager.bootstrap}", "--to", f"file:{copy}", "--group", unique)
+    run("groups", "delete", "--group", unique, "--execute", "--yes")
+    assert unique not in run("groups", "list", "--format", "csv").stdout
+
+
+# --- what is not a manager, or no such manager ----------------------------------------------------
+
+
+@pytest.mark.servers
+def test_a_broker_is_edited_without_conditions_and_says_so(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    tp = TopicPartition(make_topic(unique, 1), 0)
+    with ManagerStore(kafka.bootstrap, CONFIG) as store:
+        assert store.capabilities.conditional == "none"
+        store.commit(unique, {tp: OffsetAndMetadata(5)})
+
+        (done,) = store.edit([GroupEdit(unique, {tp: Change(OffsetAndMetadata(6), Committed(5))})])
+        (conflict,) = store.edit([GroupEdit(unique, {tp: Change(OffsetAndMetadata(7), Committed(5))})])
+
+        assert (done.atomic, done.how) == (False, COMPARED)
+        assert isinstance(conflict.failures[tp], Conflict)
+        assert store.fetch(unique) == {tp: Committed(6)}
+        assert unique in set(store.groups())
+
+
+@pytest.mark.servers
+def test_a_brokers_group_with_members_is_refused(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
+    topic = make_topic(unique, 1)
+    consumer = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
+    try:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        with ManagerStore(kafka.bootstrap, CONFIG) as store:
+            (result,) = store.edit([GroupEdit(unique, {TopicPartition(topic, 0): Change(OffsetAndMetadata(5))})])
+    finally:
+        consumer.close()
+
+    assert [type(error) for error in result.failures.values()] == [GroupActive]
+
+
+def test_a_listener_that_announces_nothing_is_not_believed_to_compare() -> None:
+    with StoreFront(MemoryStore(), announce=False) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+        result = edit(store, "g", Change(OffsetAndMetadata(5), ABSENT))
+
+        assert store.capabilities.conditional == "none"
+        assert (result.atomic, result.how) == (False, COMPARED)
+
+
+def test_after_a_restart_as_an_older_version_the_same_address_is_not_believed_any_more() -> None:
+    memory = MemoryStore()
+    with StoreFront(memory) as newer:
+        port = newer.port
+        store = ManagerStore(newer.bootstrap, CONFIG)
+        assert edit(store, "g", Change(OffsetAndMetadata(5), ABSENT)).atomic
+    with StoreFront(memory, announce=False, port=port):
+        result = edit(store, "g", Change(OffsetAndMetadata(6), Committed(5)))
+        store.close()
+
+    assert result.outcomes[TP].verdict is Verdict.WRITTEN
+    assert (result.atomic, result.how) == (False, COMPARED)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (Change(OffsetAndMetadata(6), Committed(5)), {TP: 6}),
+        (Change(OffsetAndMetadata(6)), {TP: 6}),
+        (Change(None, Committed(5)), {}),
+    ],
+)
+def test_an_edit_whose_answer_was_lost_is_known_as_its_own(change: Change, left: dict[Any, int]) -> None:
+    memory = MemoryStore()
+    faulty = FaultyStore(memory)
+    with StoreFront(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+        edit(store, "g", Change(OffsetAndMetadata(5)))
+        faulty.fail("write", CoordinatorNotAvailable("told to fail"), group="g", partition=TP, times=1, after=True)
+
+        outcome = edit(store, "g", change).outcomes[TP]
+
+    assert outcome.verdict is Verdict.WRITTEN
+    assert isinstance(outcome.before, Committed) and outcome.before.offset == 5
+    assert {tp: found.offset for tp, found in memory.data["g"].items()} == left
+
+
+def test_what_others_changed_between_two_tries_is_not_overwritten() -> None:
+    memory = MemoryStore()
+    faulty = FaultyStore(memory)
+    with StoreFront(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+        edit(store, "g", Change(OffsetAndMetadata(5)))
+
+        class Meanwhile(CoordinatorNotAvailable):
+            def __init__(self) -> None:
+                super().__init__("somebody commits, then this try fails")
+                memory.data["g"][TP] = Committed(50)
+
+        faulty.edit = _failing_once(faulty.edit, Meanwhile)  # type: ignore[method-assign]
+        outcome = edit(store, "g", Change(OffsetAndMetadata(6), Committed(5))).outcomes[TP]
+
+    assert isinstance(outcome.error, Conflict)
+    assert outcome.error.actual == Committed(50)
+    assert memory.data["g"][TP].offset == 50
+
+
+def _failing_once(call: Any, error: type[Exception]) -> Any:
+    failed = False
+
+    def edit_or_fail(edits: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise error
+        return call(edits)
+
+    return edit_or_fail
