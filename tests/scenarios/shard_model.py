@@ -26,7 +26,7 @@ PLACE = st.sampled_from(PLACES)
 GROUP = st.sampled_from(GROUPS)
 OFFSET = st.one_of(st.integers(-1, 9), st.integers(0, 2**62))
 COMMIT = st.tuples(OFFSET, st.sampled_from([-1, 0, 7]), st.sampled_from(["", "m", "zu lang"]))
-AT_ONCE = st.sampled_from([True, True, True, False])
+AT_ONCE = st.booleans()
 """Whether a request is appended before the next one comes; else it stays in flight until `ShardModel.append`."""
 ZOMBIE = st.sampled_from([False, False, True])
 """Whether the former owner is asked, if it does not know yet that it is none."""
@@ -181,7 +181,7 @@ class ShardModel(RuleBasedStateMachine):
     # --- appends -----------------------------------------------------------------------------------
 
     @precondition(lambda self: self.owner.waiting and self.owner.claimant.role is Role.SERVING)
-    @rule(count=st.integers(1, 5), fate=st.sampled_from([*Fate, *[Fate.WRITTEN] * 3]))
+    @rule(count=st.integers(1, 5), fate=st.sampled_from([*Fate, *[Fate.WRITTEN] * 5]))
     def append(self, count: int, fate: Fate) -> None:
         self.append_so(count, fate if fate in self.world.fates else Fate.WRITTEN)
 

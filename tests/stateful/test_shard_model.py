@@ -13,7 +13,7 @@ from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.kafka import KafkaFormat
 
 EXAMPLES = 2000 if os.environ.get("OFFSETMGR_SOAK") else 200
-SETTINGS = settings(max_examples=EXAMPLES // 2, stateful_step_count=40, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=EXAMPLES // 2, stateful_step_count=50, deadline=None, derandomize=True)
 
 
 class InMemory(ShardModel):
