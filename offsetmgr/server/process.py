@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, Final
 
 from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, UsageError
@@ -171,9 +172,9 @@ class ManagerProcess:
         from offsetmgr.stores.uri import open_store
 
         assert self._options.store is not None
-        store = open_store(self._options.store, self._options.connection)
-        if self._relay is not None:
-            await asyncio.to_thread(_refuse_same_cluster, store, self._cluster_id)
+        # No call may outlast the patience of the clients who wait for it.
+        timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
+        store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
         front.start()
         self._open.push_async_callback(front.close)
