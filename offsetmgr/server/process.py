@@ -175,6 +175,8 @@ class ManagerProcess:
         # No call may outlast the patience of the clients who wait for it.
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
+        if self._relay is not None:
+            await asyncio.to_thread(_refuse_same_cluster, store, self._cluster_id)
         front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
         front.start()
         self._open.push_async_callback(front.close)
