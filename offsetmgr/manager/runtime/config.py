@@ -46,3 +46,13 @@ class ManagerConfig:
     """From one expiry pass over a shard to the next (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
     """Asked before offsets expire. None: no group has members, as where all commits are simple ones."""
+    own_process: bool = False
+    """Whether the process does nothing else, so that it may be tuned for this (see `tuning`)."""
+
+    def __post_init__(self) -> None:
+        for name in ("load_threads", "transaction_records", "transaction_bytes", "most_pending_records"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        for name in ("commit_timeout", "claim_timeout", "expiry_interval", "lag_interval", "retry_pause"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be more than 0")

@@ -21,6 +21,7 @@ from offsetmgr.manager.runtime.bridge import Bridge, LoopEnded
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.slot import Slot
 from offsetmgr.manager.runtime.status import Counters
+from offsetmgr.manager.runtime.tuning import after_load
 from offsetmgr.manager.runtime.writing import in_turn
 from offsetmgr.manager.shard import Shard
 
@@ -218,6 +219,8 @@ class Standby:
             load = self.load = Load(self._log, shards, self._stopping.is_set)
             load.plan(ends, self._config.claim_timeout)
             done = in_turn(load, self._turns, self._stopping)
+            if self._config.own_process:
+                after_load()
         except Exception as error:
             self._bridge.post(self._stumbled, error)
             self._stopping.wait(_PAUSE)

@@ -33,6 +33,7 @@ from offsetmgr.manager.runtime.passes import ExpiryPasses
 from offsetmgr.manager.runtime.pressure import Pressure
 from offsetmgr.manager.runtime.slot import Slot
 from offsetmgr.manager.runtime.status import Counters, Role, ShardStatus
+from offsetmgr.manager.runtime.tuning import tune_process
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
@@ -91,6 +92,8 @@ class ManagerRuntime:
 
     async def start(self) -> None:
         """Begins to follow the log as a standby of all slots; owns none yet."""
+        if self.config.own_process:
+            tune_process()
         bridge = Bridge(asyncio.get_running_loop())
         turns = threading.BoundedSemaphore(self.config.load_threads)
         self._slots = [

@@ -23,6 +23,7 @@ from offsetmgr.manager.ownership_base import Ownership
 from offsetmgr.manager.runtime.batches import Batch, Outcome, failed, merged, too_late, written
 from offsetmgr.manager.runtime.bridge import Bridge, LoopEnded
 from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.runtime.tuning import after_load
 from offsetmgr.manager.shard import Shard
 
 _LEASE_PAUSE: Final = 0.05
@@ -171,6 +172,8 @@ class SlotThread:
         load.plan(ends, self._config.claim_timeout)
         if not in_turn(load, self._loading, self._stopping):
             return False
+        if self._config.own_process:
+            after_load()
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         self._shards = None
         self._bridge.post(self._listener.on_loaded, shards)

@@ -1,0 +1,238 @@
+"""The runtime on a real topic: take-overs, loads, and a manager that is killed or frozen in the middle of commits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetmgr.log.kafka import KafkaLog
+from offsetmgr.log.topic import ensure_topic
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.manager.requests import NONE, NOT_COORDINATOR, CommitRequest, CommitResponse, FetchRequest
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.sandbox import KafkaBroker
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = 8
+PROCESS = Path(__file__).with_name("committing_manager.py")
+
+
+class Lease:
+    def __init__(self) -> None:
+        self.losses: list[int] = []
+
+    def valid(self) -> bool:
+        return True
+
+    def lost(self, slot: int, why: str) -> None:
+        self.losses.append(slot)
+
+
+def scenario(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 90))
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def topic_of(kafka: KafkaBroker, name: str) -> str:
+    ensure_topic(kafka.bootstrap, {}, name, partitions=PARTITIONS)
+    return name
+
+
+@asynccontextmanager
+async def manager(
+    kafka: KafkaBroker, topic: str, *, slots: Sequence[int] = range(PARTITIONS), standby: bool = False
+) -> AsyncIterator[tuple[ManagerRuntime, Lease]]:
+    log, lease = KafkaLog(kafka.bootstrap, topic, PARTITIONS), Lease()
+    runtime = ManagerRuntime(log, AvroFormat(), lease, ManagerConfig(standby=standby, lag_interval=0.2))
+    await runtime.start()
+    try:
+        await take(runtime, slots)
+        yield runtime, lease
+    finally:
+        await runtime.close()
+        log.close()
+
+
+async def take(runtime: ManagerRuntime, slots: Sequence[int]) -> None:
+    for slot in slots:
+        runtime.take(slot)
+    await until(lambda: all(status.state == "active" for status in runtime.status() if status.slot in slots))
+
+
+def commit(group: str, offset: int, partitions: int = 5) -> CommitRequest:
+    return CommitRequest(group, [("t", [(partition, offset, -1, "") for partition in range(partitions)])])
+
+
+def offsets(runtime: ManagerRuntime, group: str) -> list[int]:
+    response = runtime.fetch(FetchRequest(group))
+    assert response.error == NONE
+    return [entry[1] for _, entries in response.topics for entry in entries]
+
+
+@contextmanager
+def committing(kafka: KafkaBroker, topic: str, file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, str(PROCESS), kafka.bootstrap, topic, str(file)])
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+async def lines(process: subprocess.Popen[bytes], file: Path, count: int) -> None:
+    """Returns when the process has written so many."""
+    async with asyncio.timeout(60):
+        while not file.exists() or file.read_bytes().count(b"\n") < count:
+            assert process.poll() is None, "the other manager has ended"
+            await asyncio.sleep(0.01)
+
+
+def acknowledged(file: Path) -> dict[str, int]:
+    """The newest acknowledged offset of each group."""
+    newest: dict[str, int] = {}
+    for line in file.read_text().splitlines(keepends=True):
+        words = line.split()
+        if line.endswith("\n") and words[0] != "refused":
+            newest[words[0]] = int(words[1])
+    return newest
+
+
+def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, unique: str) -> None:
+    topic = topic_of(kafka, unique)
+
+    async def work() -> None:
+        async with (
+            manager(kafka, topic) as (old, lease),
+            manager(kafka, topic, slots=(), standby=True) as (new, _),
+        ):
+            answers = [old.commit(commit(f"g{number}", number)) for number in range(200)]
+            assert set(map(str, await asyncio.gather(*answers))) == {str(CommitResponse())}
+            await until(lambda: sum(status.offsets for status in new.status()) == 1000)
+            assert {status.role for status in new.status()} == {Role.STANDBY}
+            began = time.monotonic()
+            await take(new, [shard_for("g7", PARTITIONS)])
+            assert time.monotonic() - began < 5  # a second on an idle machine
+            assert offsets(new, "g7") == [7] * 5
+            # The old one does not know yet; what it is asked to write is refused by the log.
+            assert await old.commit(commit("g7", 8)) == CommitResponse(NOT_COORDINATOR)
+            await until(lambda: lease.losses == [shard_for("g7", PARTITIONS)])
+            assert old.owns("g7") == NOT_COORDINATOR
+            assert await new.commit(commit("g7", 9)) == CommitResponse()
+            await take(new, range(PARTITIONS))
+            assert [offsets(new, f"g{number}") for number in range(200) if number != 7] == [
+                [number] * 5 for number in range(200) if number != 7
+            ]
+            assert offsets(new, "g7") == [9] * 5
+
+    scenario(work)
+
+
+def test_a_slot_goes_there_and_back_under_commits(kafka: KafkaBroker, unique: str) -> None:
+    """Handed over in good order no commit fails but those that come in between, and none that succeeded is missed."""
+    topic = topic_of(kafka, unique)
+
+    async def work() -> None:
+        async with (
+            manager(kafka, topic, standby=True) as (one, _),
+            manager(kafka, topic, slots=(), standby=True) as (
+                two,
+                _,
+            ),
+        ):
+            group, last, refused = "g", 0, 0
+            slot = shard_for(group, PARTITIONS)
+            owner, other = one, two
+            for turn in range(6):
+                answers = [owner.commit(commit(group, last + number)) for number in range(1, 21)]
+                leaving = asyncio.create_task(owner.give_up(slot))
+                results = await asyncio.gather(*answers)
+                await leaving
+                last += sum(result.error == NONE for result in results)
+                refused += sum(result.error == NOT_COORDINATOR for result in results)
+                await take(other, [slot])
+                assert offsets(other, group) == [last] * 5, turn
+                owner, other = other, owner
+            assert refused == 0
+            assert last == 120
+
+    scenario(work)
+
+
+def test_a_load_gives_the_newest_of_every_offset(kafka: KafkaBroker, unique: str) -> None:
+    topic = topic_of(kafka, unique)
+    groups, partitions, rounds = 400, 50, 5
+
+    async def work() -> None:
+        async with manager(kafka, topic) as (runtime, _):
+            for turn in range(rounds):
+                answers = [runtime.commit(commit(f"g{number}", turn, partitions)) for number in range(groups)]
+                assert {answer.error for answer in await asyncio.gather(*answers)} == {NONE}
+            assert await runtime.delete_group("g0") == NONE
+        async with manager(kafka, topic) as (runtime, _):
+            assert offsets(runtime, "g0") == []
+            assert all(offsets(runtime, f"g{number}") == [rounds - 1] * partitions for number in range(1, groups))
+            assert sum(status.offsets for status in runtime.status()) == (groups - 1) * partitions
+
+    scenario(work)
+
+
+def test_after_sigkill_in_the_middle_of_commits_every_acknowledged_one_is_there(
+    kafka: KafkaBroker, unique: str, tmp_path: Path
+) -> None:
+    topic, file = topic_of(kafka, unique), tmp_path / "acknowledged"
+    with committing(kafka, topic, file) as process:
+        asyncio.run(lines(process, file, 500))
+        process.kill()
+        process.wait()
+    promised = acknowledged(file)
+
+    async def work() -> None:
+        async with manager(kafka, topic) as (runtime, _):
+            found = {group: offsets(runtime, group) for group in promised}
+            assert {group for group, at in promised.items() if min(found[group]) < at} == set()
+            # A commit is whole: what was in flight is there or is not.
+            assert {group for group, values in found.items() if len(set(values)) > 1} == set()
+
+    scenario(work)
+
+
+def test_one_that_was_frozen_in_the_middle_of_commits_acknowledges_nothing_when_it_wakes(
+    kafka: KafkaBroker, unique: str, tmp_path: Path
+) -> None:
+    topic, file = topic_of(kafka, unique), tmp_path / "acknowledged"
+
+    async def work() -> None:
+        with committing(kafka, topic, file) as process:
+            await lines(process, file, 200)
+            os.kill(process.pid, signal.SIGSTOP)
+            promised = acknowledged(file)
+            async with manager(kafka, topic) as (runtime, lease):
+                found = {group: offsets(runtime, group) for group in promised}
+                assert {group for group, at in promised.items() if min(found[group]) < at} == set()
+                os.kill(process.pid, signal.SIGCONT)
+                await until(lambda: file.read_text().count("refused") >= len(promised))
+                # What it wrote down after it woke had been acknowledged before it froze, so we have read it.
+                assert {group for group, at in acknowledged(file).items() if min(found[group]) < at} == set()
+                answers = [runtime.commit(commit(group, 1_000_000, 10)) for group in promised]
+                assert {answer.error for answer in await asyncio.gather(*answers)} == {NONE}
+                assert lease.losses == []
+
+    scenario(work)
