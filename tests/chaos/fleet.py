@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,6 +33,7 @@ SETTINGS = {
     "leader.imbalance.check.interval.seconds": 1,
     "zookeeper.session.timeout.ms": 3000,
 }
+OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 CLIENT = Path(__file__).with_name("committing_client.py")
 
 
@@ -46,13 +47,15 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
 class Manager:
     """One `manager serve` process; killed and started again it keeps its port."""
 
-    def __init__(self, folder: Path, name: str, bootstrap: str, *options: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = OFFSETMGR
+    ) -> None:
         self.port = ports.free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log = folder / f"{name}.log"
         self._arguments = [
-            sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", bootstrap,
-            "--listen", self.address, "--partitions", str(SHARDS), "--session-timeout", str(SESSION_MS), *options,
+            *program, "manager", "serve", "--bootstrap-server", bootstrap, "--listen", self.address,
+            "--partitions", str(SHARDS), "--session-timeout", str(SESSION_MS), *options,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -77,6 +80,11 @@ class Manager:
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
+
+    def is_frozen(self) -> bool:
+        """Whether the kernel has stopped it."""
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def stop(self) -> int:
         """SIGTERM; its exit code."""

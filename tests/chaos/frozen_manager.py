@@ -1,0 +1,28 @@
+"""`manager serve`, but it freezes itself (SIGSTOP) when it is about to claim its first slot: assigned, not yet claimed.
+
+python frozen_manager.py manager serve ...
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+
+from offsetmgr.cli.app import run
+from offsetmgr.log.kafka.writer import KafkaSlotWriter
+
+_claim = KafkaSlotWriter.claim
+_calls = itertools.count()
+
+
+def claim(self: KafkaSlotWriter, timeout: float) -> None:
+    if next(_calls) == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    _claim(self, timeout)
+
+
+if __name__ == "__main__":
+    KafkaSlotWriter.claim = claim
+    sys.exit(run(sys.argv[1:]))
