@@ -1,0 +1,196 @@
+#!/usr/bin/env python
+"""The offset manager against the real broker's own group coordinator, with the same confluent-kafka client.
+
+Each side is warmed up by three runs that are thrown away, then both are measured in turns; the medians are compared.
+Commits and fetches: of 50 partitions each, 200 in flight, through the Admin client.  Single commits: one partition, one
+at a time, through a consumer.  Manager, broker and client share the machine.
+
+    scripts/bench/bench_manager.py [--rounds 3] [--groups 2000] [--only NAME ...] [--record-format avro|kafka]
+
+Exits 1 where a figure misses its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox.ports import free_port
+from offsetmgr.wire.managers import Managers
+
+PARTITIONS = 50
+IN_FLIGHT = 200
+WARM_UP = 3
+SINGLES = 500
+LEAST = {"commits": 0.6, "fetches": 0.6}
+MOST_P99_MS = 20.0
+TOPIC = "bench"
+
+
+class Side:
+    """One server, as its clients see it."""
+
+    def __init__(self, bootstrap: str, groups: int) -> None:
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 60_000, "log_level": 0})
+        self.single = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "single", "enable.auto.commit": False, "log_level": 0}
+        )
+        self.groups = [f"bench-{n:06}" for n in range(groups)]
+        self._offset = 0
+
+    def commits(self) -> float:
+        """Offsets a second."""
+        self._offset += 1
+        asked = [
+            ConsumerGroupTopicPartitions(g, [TopicPartition(TOPIC, p, self._offset) for p in range(PARTITIONS)])
+            for g in self.groups
+        ]
+        return self._rate(asked, lambda one: self.admin.alter_consumer_group_offsets([one])[one.group_id])
+
+    def fetches(self) -> float:
+        """Offsets a second."""
+        asked = [
+            ConsumerGroupTopicPartitions(g, [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]) for g in self.groups
+        ]
+        return self._rate(asked, lambda one: self.admin.list_consumer_group_offsets([one])[one.group_id])
+
+    def _rate(self, asked: Sequence[ConsumerGroupTopicPartitions], ask: Callable[..., object]) -> float:
+        waiting: deque[object] = deque()
+        started = time.perf_counter()
+        for one in asked:
+            waiting.append(ask(one))
+            if len(waiting) >= IN_FLIGHT:
+                self._check(waiting.popleft())
+        while waiting:
+            self._check(waiting.popleft())
+        return len(asked) * PARTITIONS / (time.perf_counter() - started)
+
+    def _check(self, future: object) -> None:
+        found = future.result(60)
+        if len(found.topic_partitions) != PARTITIONS or any(p.error for p in found.topic_partitions):
+            sys.exit(f"{found.group_id}: {found.topic_partitions}")
+
+    def singles(self) -> list[float]:
+        """Milliseconds of single commits, sorted."""
+        taken = []
+        for offset in range(SINGLES):
+            started = time.perf_counter()
+            self.single.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+            taken.append((time.perf_counter() - started) * 1000)
+        return sorted(taken)
+
+
+@contextmanager
+def manager(bootstrap: str, folder: Path, *options: str) -> Iterator[str]:
+    """A manager process that serves all shards; its address."""
+    address = f"127.0.0.1:{free_port()}"
+    with (folder / "manager.log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", bootstrap,
+             "--listen", address, *options],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 90
+            while not _serves(address):
+                if time.monotonic() > deadline or child.poll() is not None:
+                    sys.exit((folder / "manager.log").read_text())
+                time.sleep(0.2)
+            yield address
+        finally:
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(20)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _serves(address: str) -> bool:
+    with Managers(address, ConnectionConfig(timeout_ms=2000)) as managers:
+        try:
+            (report,) = managers.reports()
+        except (OffsetMgrError, ValueError):
+            return False
+    return report.status is not None and all(s["state"] == "ACTIVE" for s in report.status["shards"])
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """A real broker with the heap and the compiler that it has in production; its address."""
+    with (
+        ZooKeeperServer(folder / "zookeeper") as zookeeper,
+        KafkaBroker(folder / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx2g", "-XX:+UseG1GC")) as kafka,
+    ):
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
+        yield kafka.bootstrap
+
+
+def rates(name: str, theirs: Side, ours: Side, rounds: int) -> bool:
+    """Prints the ratio of offsets a second; whether it is good."""
+    peer, own = getattr(theirs, name), getattr(ours, name)
+    for _ in range(WARM_UP):
+        peer(), own()
+    pairs = [(peer(), own()) for _ in range(rounds)]
+    at = statistics.median(p for p, _ in pairs), statistics.median(o for _, o in pairs)
+    ratio = at[1] / at[0]
+    spread = sorted(o / p for p, o in pairs)
+    good = ratio >= LEAST[name]
+    verdict = f"(bound {LEAST[name]:g}; pairs {spread[0]:.2f} to {spread[-1]:.2f})  {'ok' if good else 'LOW'}"
+    print(f"{name:<16}{at[0]:>12,.0f}/s{at[1]:>12,.0f}/s{ratio:>8.2f}  {verdict}", flush=True)
+    return good
+
+
+def latencies(theirs: Side, ours: Side) -> bool:
+    """Prints percentiles of single commits; whether ours are good."""
+    theirs.singles(), ours.singles()
+    found = {"broker": theirs.singles(), "manager": ours.singles()}
+    for name, taken in found.items():
+        at = {q: taken[min(int(len(taken) * q / 100), len(taken) - 1)] for q in (50, 90, 99)}
+        print(f"single commit, {name:<8} p50 {at[50]:.1f} ms  p90 {at[90]:.1f} ms  p99 {at[99]:.1f} ms", flush=True)
+    good = found["manager"][int(SINGLES * 0.99)] <= MOST_P99_MS
+    print(f"{'':<16}bound of ours at p99: {MOST_P99_MS:g} ms  {'ok' if good else 'SLOW'}")
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--groups", type=int, default=2000)
+    parser.add_argument("--only", nargs="+", choices=["commits", "fetches", "singles"])
+    parser.add_argument("--record-format", default="avro")
+    args = parser.parse_args()
+    chosen = args.only or ["commits", "fetches", "singles"]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetmgr-bench-")))
+        bootstrap = stack.enter_context(broker(folder))
+        address = stack.enter_context(manager(bootstrap, folder, "--record-format", args.record_format))
+        theirs, ours = Side(bootstrap, args.groups), Side(address, args.groups)
+        print(
+            f"{args.groups} groups of {PARTITIONS} partitions, {IN_FLIGHT} in flight, medians of {args.rounds} rounds"
+        )
+        print(f"{'':<16}{'broker':>14}{'manager':>14}{'ratio':>8}", flush=True)
+        good = [rates(name, theirs, ours, args.rounds) for name in ("commits", "fetches") if name in chosen]
+        if "singles" in chosen:
+            good.append(latencies(theirs, ours))
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
