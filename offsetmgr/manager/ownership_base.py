@@ -9,12 +9,13 @@ The order that keeps one writer and one answer a slot (rule 5):
 2. ``give_up(slot)`` is called, and *waited for*, before ownership tells the group that the slot is free.
 3. Where the lease was lost, ``give_up`` is called for every slot before a new lease begins: so whoever sees the lease
    good and the slot not given up, in this order, owned the slot at the first of the two moments.
-4. After ``lost(slot)`` the runtime touches the slot no more, until the next ``take``; ownership rejoins the group before
-   that.
+4. After ``lost(slot)`` the runtime touches the slot no more, until the next ``take``; ownership rejoins the group
+   before that.
 
 Why the runtime looks at the lease again *after* its claim: a process that was frozen between its assignment and its
 claim fences the rightful owner when it wakes.  Nothing may come of that but the owner's next claim; so it must not
-append unless it owned the slot at a moment after its claim.  (If it did, every later owner claims later, and fences it.)
+append unless it owned the slot at a moment after its claim.  (If it did, every later owner claims later, and fences
+it.)
 """
 
 from __future__ import annotations

@@ -108,6 +108,11 @@ class Shard:
         """How many records were skipped because their key has a version that we do not know, by version."""
         return self._table.unknown_versions
 
+    @property
+    def group_count(self) -> int:
+        """How many groups have offsets."""
+        return self._table.group_count
+
     def groups(self) -> Iterator[str]:
         """Groups with offsets, as they are now."""
         return self._table.groups()

@@ -52,6 +52,11 @@ class OffsetTable:
         """Groups with offsets, as they are now: the table may change meanwhile."""
         return iter(tuple(self._groups))
 
+    @property
+    def group_count(self) -> int:
+        """How many groups have offsets."""
+        return len(self._groups)
+
     def has_offsets(self, group: str) -> bool:
         return group in self._groups
 

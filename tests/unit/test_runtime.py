@@ -368,6 +368,25 @@ def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
     scenario(work)
 
 
+def test_when_memory_cannot_follow_the_log_the_slot_is_read_anew() -> None:
+    """A defect, or a full memory: nothing may be served that is not what the log says."""
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            shard = runtime._serving[runtime.partition_of("g")]
+            assert shard is not None
+            shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            assert runtime.owns("g") != NONE
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == 2
+            await written([runtime.commit(commit("g", 3))])
+
+    scenario(work)
+
+
 # --- ownership -----------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.slot import Slot
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.runtime.tuning import after_load
-from offsetmgr.manager.runtime.writing import in_turn
+from offsetmgr.manager.runtime.writing import HOPELESS, in_turn, may_pass
 from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Standby:
         self._turns = loading
         self._busy = busy
         self._turn = 0
+        self._pause = _PAUSE
         self._waiting: dict[int, Slot] = {}
         self._following: dict[int, tuple[int, Slot]] = {}
         self._let_go: Callable[[], None] | None = None
@@ -102,6 +103,11 @@ class Standby:
     def follows(self, slot: Slot) -> bool:
         """Whether its shards are kept up with the log, after having been brought to its end once."""
         return slot.partitions[0] in self._following
+
+    @property
+    def load_progress(self) -> tuple[int, int]:
+        """Offsets read and to be read by the load that is under way."""
+        return (0, 0) if self.load is None else (self.load.offsets_read, self.load.offsets_to_read)
 
     @property
     def caught_up(self) -> bool:
@@ -174,8 +180,7 @@ class Standby:
             except LoopEnded:
                 return
             except Exception as error:  # whatever it is, it is shown, and standbys must not be left behind
-                self._bridge.post(self._stumbled, error)
-                self._stopping.wait(_PAUSE)
+                self._pause_after(error)
         self._bridge.post(self._ended.set)
 
     def _follow(self) -> None:
@@ -209,6 +214,12 @@ class Standby:
         self._stopping.wait(self._config.standby_poll)
         return ()
 
+    def _pause_after(self, error: Exception) -> None:
+        """One second, and more and more after errors that come again and again and will hardly pass."""
+        self._bridge.post(self._stumbled, error)
+        self._pause = _PAUSE if may_pass(error) else min(self._pause * 2, HOPELESS)
+        self._stopping.wait(self._pause)
+
     def _load(self, slot: Slot) -> Plan:
         shards, as_of = dict(slot.shards), boottime()
         done = False
@@ -222,8 +233,7 @@ class Standby:
             if self._config.own_process:
                 after_load()
         except Exception as error:
-            self._bridge.post(self._stumbled, error)
-            self._stopping.wait(_PAUSE)
+            self._pause_after(error)
         return self._bridge.run(self._loaded, slot, shards, as_of if done else None)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from offsetmgr.clock import Clock, SystemClock
+from offsetmgr.errors import CoordinatorLoadInProgress
 from offsetmgr.log.base import PartitionLog, partitions_of, slot_count, slot_of
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lifecycle import State
@@ -31,8 +32,9 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.following import Standby
 from offsetmgr.manager.runtime.passes import ExpiryPasses
 from offsetmgr.manager.runtime.pressure import Pressure
+from offsetmgr.manager.runtime.reporting import shard_status, totals
 from offsetmgr.manager.runtime.slot import Slot
-from offsetmgr.manager.runtime.status import Counters, Role, ShardStatus
+from offsetmgr.manager.runtime.status import Counters, ShardStatus
 from offsetmgr.manager.runtime.tuning import tune_process
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
@@ -131,9 +133,8 @@ class ManagerRuntime:
             self._housekeeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._housekeeping
-        if self._standby is not None:
-            await self._standby.stop()
-        await asyncio.gather(*[self.give_up(slot.number) for slot in self._slots])
+        following = [] if self._standby is None else [self._standby.stop()]
+        await asyncio.gather(*following, *[self.give_up(slot.number) for slot in self._slots])
 
     def take(self, slot: int) -> None:
         """See `SlotHolder.take`."""
@@ -300,65 +301,19 @@ class ManagerRuntime:
 
     # --- what is told of it ------------------------------------------------------------------------
 
-    def serving(self) -> Sequence[Shard]:
-        """The shards that are served now."""
-        return [shard for shard in self._serving if shard is not None]
-
     def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
         """The readable offsets that a shard of this process holds, served or not (see `ShardStatus.role`), sorted. Not
-        current unless it is served."""
-        return list(self._slot(partition).shards[partition].entries())
+        current unless it is served. Raises `CoordinatorLoadInProgress` while it is being loaded."""
+        slot = self._slot(partition)
+        if slot.loading or (self._standby is not None and self._standby.loading is slot):
+            raise CoordinatorLoadInProgress(f"shard {partition}", "it is being loaded")
+        return list(slot.shards[partition].entries())
 
     def status(self) -> Sequence[ShardStatus]:
         """Every shard, by partition."""
-        return [self._shard_status(partition) for partition in range(self._partitions)]
+        slots = [self._slot(partition) for partition in range(self._partitions)]
+        return [shard_status(slot, partition, self._standby) for partition, slot in enumerate(slots)]
 
     def figures(self) -> dict[str, float]:
         """For the metrics endpoint."""
-        statuses = self.status()
-        figures = self.counters.figures()
-        figures["pending_records"] = self._pressure.pending
-        figures["cache_entries"] = sum(status.offsets for status in statuses)
-        for role in Role:
-            states = [status.state for status in statuses if status.role is role]
-            for state in sorted(set(states)):
-                figures[f'shards{{role="{role.value}",state="{state}"}}'] = states.count(state)
-        figures["standby_lag"] = sum(s.lag or 0 for s in statuses if s.role is Role.STANDBY)
-        return figures
-
-    def _shard_status(self, partition: int) -> ShardStatus:
-        slot = self._slot(partition)
-        shard = slot.shards[partition]
-        serves = self._serving[partition] is not None
-        role, state, end, progress, error = self._standing(slot, partition)
-        return ShardStatus(
-            partition=partition,
-            slot=slot.number,
-            role=role,
-            state=state,
-            since=slot.since,
-            position=shard.position,
-            end_offset=shard.position if serves else end,
-            lag=0 if serves else None if end is None else max(0, end - shard.position),
-            offsets=shard.offset_count,
-            groups=sum(1 for _ in shard.groups()),
-            load_read=progress[0],
-            load_total=progress[1],
-            recovering=slot.recovering,
-            unreadable=shard.unreadable,
-            last_error=error,
-        )
-
-    def _standing(self, slot: Slot, partition: int) -> tuple[Role, str, int | None, tuple[int, int], str]:
-        """Role, state, end offset, load's progress and last error."""
-        standby = self._standby
-        end = None if standby is None or partition not in standby.ends else standby.ends[partition][0]
-        if slot.owned or slot.wanted:
-            return Role.OWNER, slot.life.state.value, end, slot.load_progress, slot.last_error
-        if standby is None:
-            return Role.NONE, slot.life.state.value, end, (0, 0), slot.last_error
-        if standby.loading is slot:
-            load = standby.load
-            progress = (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
-            return Role.STANDBY, "loading", end, progress, standby.last_error
-        return Role.STANDBY, "following" if standby.follows(slot) else "waiting", end, (0, 0), standby.last_error
+        return {**self.counters.figures(), "pending_records": self._pressure.pending, **totals(self.status())}

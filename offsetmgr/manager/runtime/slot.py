@@ -77,6 +77,7 @@ class Slot:
         self._changed = changed
         self._freed = freed
         self._thread: SlotThread | None = None
+        self._spoilt = False
         self._ended: asyncio.Event = asyncio.Event()
         self._open: Batch | None = None
         self._outstanding: deque[Batch] = deque()
@@ -97,6 +98,11 @@ class Slot:
         if self._thread is None and self.wanted:
             return Lifecycle().refusal
         return self.life.refusal
+
+    @property
+    def loading(self) -> bool:
+        """Whether its shards are in the hands of the thread that loads them."""
+        return self._thread is not None and self._thread.loading
 
     @property
     def load_progress(self) -> tuple[int, int]:
@@ -253,15 +259,18 @@ class Slot:
         counters = self._counters
         counters.transactions += 1
         counters.transaction_seconds += seconds
-        for outcome in outcomes:
-            if outcome.error is None:
-                firsts = outcome.firsts
-                for shard, prepared, answer, _, at in outcome.entries:
-                    shard.acknowledged(prepared, firsts[shard.partition] + at)
-                    if not answer.done():
-                        answer.set_result(prepared.response)
-            else:
-                self._failed(outcome)
+        try:
+            for outcome in outcomes:
+                if outcome.error is None:
+                    _acknowledge(outcome)
+                else:
+                    self._failed(outcome)
+        except Exception:
+            _logger.exception("memory does not follow the log: the slot is read anew", extra={"slot": self.number})
+            self._spoilt = True
+            for outcome in outcomes:
+                _refuse(outcome.entries, COORDINATOR_NOT_AVAILABLE)
+            self.stop()
         for _ in range(batches):
             self._end(self._outstanding.popleft())
 
@@ -284,6 +293,9 @@ class Slot:
         if self.life.state is not State.CLOSED:
             self._enter(State.CLOSED, fenced)
         self._ended.set()
+        if self._spoilt:
+            self._spoilt = False
+            self.forget()
         if fenced:
             self._ownership.lost(self.number, fenced)
         self._freed(self)
@@ -306,6 +318,14 @@ class Slot:
         self._pressure.remove(batch.count)
         if self._waiting:
             self._release_waiting(batch)
+
+
+def _acknowledge(outcome: Outcome) -> None:
+    firsts = outcome.firsts
+    for shard, prepared, answer, _, at in outcome.entries:
+        shard.acknowledged(prepared, firsts[shard.partition] + at)
+        if not answer.done():
+            answer.set_result(prepared.response)
 
 
 def _refuse(entries: Sequence[Entry], code: int) -> int:

@@ -26,6 +26,8 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.tuning import after_load
 from offsetmgr.manager.shard import Shard
 
+HOPELESS: Final = 60.0
+"""Seconds: the longest pause after an error that will hardly pass; each try may read a whole topic again."""
 _LEASE_PAUSE: Final = 0.05
 _LEAST_TIME: Final = 0.1
 """The part of the commit time-out that must be left for an append to be tried."""
@@ -117,6 +119,11 @@ class SlotThread:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    @property
+    def loading(self) -> bool:
+        """Whether it has not handed over its shards yet."""
+        return self._shards is not None
+
     # --- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -145,7 +152,7 @@ class SlotThread:
                 self._close_writer()
                 self._bridge.post(self._listener.on_stumbled, error)
                 self._stopping.wait(pause)
-                pause = min(pause * 2, self._config.most_retry_pause)
+                pause = min(pause * 2, self._config.most_retry_pause if may_pass(error) else HOPELESS)
 
     def _take_over(self) -> bool:
         """Claims the slot and reads what is there. False: it is not, or not yet, ours to serve."""
@@ -293,6 +300,11 @@ def in_turn(load: Load, turns: threading.Semaphore, stopping: threading.Event) -
         return load.run()
     finally:
         turns.release()
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether trying again may help without anybody changing anything."""
+    return isinstance(error, OffsetMgrError) and error.retriable
 
 
 def _halves(batches: Sequence[Batch]) -> tuple[Sequence[Batch], Sequence[Batch]] | None:
