@@ -159,9 +159,12 @@ def ensure_topic(
     from offsetmgr.log.kafka.topics import Topics
 
     with Topics(bootstrap, properties, timeout) as topics:
-        if topics.find(topic) is None:
-            topics.create(topic, partitions, *settings_for(topics.brokers(), replication_factor, min_insync_replicas))
-        return examine(topic, topics.led(topic), partitions)
+
+        def create() -> None:
+            settings = settings_for(topics.brokers(), replication_factor, min_insync_replicas)
+            topics.create(topic, partitions, *settings)
+
+        return examine(topic, topics.led(topic, create), partitions)
 
 
 def check_topic(

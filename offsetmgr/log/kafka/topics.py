@@ -82,15 +82,19 @@ class Topics:
             else:
                 return
 
-    def led(self, name: str) -> FoundTopic:
-        """The topic, once every broker that is asked knows it and every partition has a leader. Raises `TimedOut`."""
+    def led(self, name: str, create: Callable[[], None]) -> FoundTopic:
+        """The topic, once every partition has a leader; ``create`` is called where it does not exist (again, where
+        what existed was on its way out). Raises `TimedOut`."""
         while True:
             found = self.find(name)
+            if found is None:
+                create()
+                found = self.find(name)
             if found is not None and not found.leaderless:
                 return found
             if time.monotonic() + _PAUSE >= self._deadline:
                 missing = (
-                    "it does not appear" if found is None else f"partitions without leader: {len(found.leaderless)}"
+                    "it does not appear" if found is None else f"{len(found.leaderless)} partitions have no leader"
                 )
                 raise TimedOut(f"topic {name}", f"{missing} after {self._timeout:g} s", "are enough brokers up?")
             time.sleep(_PAUSE)

@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn
 import confluent_kafka as ck
 
 from offsetmgr.cluster.kafka import error_of
-from offsetmgr.errors import OffsetMgrError, TimedOut
+from offsetmgr.errors import CoordinatorNotAvailable, OffsetMgrError, TimedOut
 from offsetmgr.log.base import Fenced, LogClosed, NotWritten, OutcomeUnknown, TooLarge
 from offsetmgr.log.kafka.ends import KnownEnds
 from offsetmgr.log.kafka.settings import SILENT
@@ -219,11 +219,14 @@ class KafkaSlotWriter:
     def _claim_failure(self, error: ck.KafkaError) -> OffsetMgrError:
         if _is_fenced(error):
             return Fenced(self._what, "another writer has claimed it")
-        if error.code() != ck.KafkaError._TIMED_OUT:
-            return error_of(error, self._what)
-        if self._connection_error is not None:
-            return error_of(self._connection_error, self._what)
-        return TimedOut(self._what, "the claim was not answered within the time-out")
+        if error.code() == ck.KafkaError._TIMED_OUT:
+            if self._connection_error is not None:
+                return error_of(self._connection_error, self._what)
+            return TimedOut(self._what, "the claim was not answered within the time-out")
+        if error.retriable():
+            hint = "does the topic __transaction_state have the replicas that it needs, and are they up?"
+            return CoordinatorNotAvailable(self._what, _reason(error), hint)
+        return error_of(error, self._what)
 
     def _give_up(self, error: OffsetMgrError) -> NoReturn:
         self._used_up = error

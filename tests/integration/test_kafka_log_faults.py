@@ -1,0 +1,361 @@
+"""The log on three brokers that die and freeze: every append ends in time, and ends as it says it did.
+
+``min.insync.replicas`` is 2, so one broker may be missing and two may not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from processes import wait_for
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.log.base import (
+    LogRecord,
+    NotWritten,
+    OutcomeUnknown,
+    SlotWriter,
+    partitions_of,
+    slot_count,
+)
+from offsetmgr.log.kafka import KafkaLog
+from offsetmgr.log.topic import TopicState, check_topic, ensure_topic
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+
+pytestmark = pytest.mark.servers
+
+BROKERS = 3
+PARTITIONS = 16
+SLOTS = slot_count(PARTITIONS)
+TIMEOUT = 2.0
+LITTLE = 1.0
+"""What an append may take above its time-out, in seconds, on a machine that is busy."""
+SETTINGS = {
+    "transaction.state.log.replication.factor": BROKERS,
+    "transaction.state.log.min.isr": 2,
+    "transaction.state.log.num.partitions": 6,
+    "offsets.topic.num.partitions": 3,
+    "leader.imbalance.check.interval.seconds": 1,
+    "zookeeper.session.timeout.ms": 3000,
+    "replica.lag.time.max.ms": 3000,
+}
+
+
+@dataclass
+class Trio:
+    zookeeper: str
+    brokers: list[KafkaBroker]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self) -> None:
+        """Starts those that are down, and waits until all know all."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(KafkaBroker.start, self.brokers))
+        admins = [AdminClient({"bootstrap.servers": broker.bootstrap}) for broker in self.brokers]
+        wait_for(
+            lambda: all(len(a.list_topics(timeout=10).brokers) == BROKERS for a in admins), "all brokers are known"
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster_of_three(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    folder = tmp_path_factory.mktemp("logtrio")
+    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
+    brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
+    with contextlib.ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.kill)
+        trio = Trio(chroot, brokers)
+        trio.start()
+        yield trio
+
+
+@pytest.fixture
+def trio(cluster_of_three: Trio) -> Trio:
+    """All three brokers up before a test, whatever the one before has done."""
+    cluster_of_three.start()
+    return cluster_of_three
+
+
+@pytest.fixture
+def topic(trio: Trio, unique: str) -> TopicState:
+    return ensure_topic(trio.bootstrap, {}, unique, partitions=PARTITIONS)
+
+
+@pytest.fixture
+def log(trio: Trio, topic: TopicState) -> Iterator[KafkaLog]:
+    log = KafkaLog(trio.bootstrap, topic.name, topic.partitions)
+    yield log
+    log.close()
+
+
+@dataclass
+class Appender:
+    """Appends to all partitions of a slot, one key after the other, and knows what each append was said to be."""
+
+    log: KafkaLog
+    slot: int
+    acknowledged: list[bytes] = field(default_factory=list)
+    not_written: list[bytes] = field(default_factory=list)
+    unknown: list[bytes] = field(default_factory=list)
+    longest: float = 0.0
+    last: Mapping[int, int] = field(default_factory=dict)
+    writer: SlotWriter | None = None
+    _next: int = 0
+
+    def append(self) -> bool:
+        """One append, after a new claim where the writer was used up; whether it was acknowledged."""
+        if self.writer is None:
+            self.writer = self.log.writer(self.slot)
+            try:
+                self.writer.claim(TIMEOUT)
+            except OffsetMgrError:
+                self._drop_writer()
+                return False
+        key = b"%06d" % self._next
+        self._next += 1
+        began = time.monotonic()
+        try:
+            batches = {p: [(key, b"v")] for p in partitions_of(self.slot, PARTITIONS)}
+            self.last = self.writer.append(batches, TIMEOUT)
+            self.acknowledged.append(key)
+            return True
+        except NotWritten:
+            self.not_written.append(key)
+        except OutcomeUnknown:
+            self.unknown.append(key)
+            self._drop_writer()
+        finally:
+            self.longest = max(self.longest, time.monotonic() - began)
+        return False
+
+    def append_until(self, ended: threading.Event) -> None:
+        while not ended.is_set():
+            self.append()
+
+    def _drop_writer(self) -> None:
+        assert self.writer is not None
+        self.writer.close()
+        self.writer = None
+
+
+def everything(log: KafkaLog) -> dict[int, list[bytes]]:
+    """The keys of all partitions in order, once every unfinished append has ended."""
+    for slot in range(SLOTS):
+        claim_patiently(log, slot).close()
+    ends: dict[int, int] = {}
+
+    def asked() -> bool:
+        with contextlib.suppress(OffsetMgrError):
+            ends.update(log.end_offsets(range(PARTITIONS), 5))
+        return bool(ends)
+
+    wait_for(asked, "end offsets")
+    reader, records = log.reader(), list[LogRecord]()
+    reader.follow(dict.fromkeys(ends, 0))
+
+    def read() -> bool:
+        records.extend(reader.poll(10_000, 0.5))
+        return all(reader.position(partition) >= end for partition, end in ends.items())
+
+    wait_for(read, "read to the end")
+    reader.close()
+    return {p: [record.key for record in records if record.partition == p] for p in range(PARTITIONS)}
+
+
+def claim_patiently(log: KafkaLog, slot: int) -> SlotWriter:
+    """A writer that has claimed the slot, from a cluster that is still coming back."""
+    claimed: list[SlotWriter] = []
+
+    def claim() -> bool:
+        writer = log.writer(slot)
+        with contextlib.suppress(OffsetMgrError):
+            writer.claim(5)
+            claimed.append(writer)
+        return bool(claimed)
+
+    wait_for(claim, f"slot {slot} is claimed")
+    return claimed[0]
+
+
+def assert_true_to_its_word(appender: Appender, found: dict[int, list[bytes]]) -> None:
+    for partition in partitions_of(appender.slot, PARTITIONS):
+        keys = found[partition]
+        assert keys == sorted(set(keys)), "in order, and nothing twice"
+        assert set(appender.acknowledged) <= set(keys), "acknowledged is there"
+        assert not set(appender.not_written) & set(keys), "not written is not there"
+        assert keys == found[appender.slot], "all partitions of an append, or none"
+
+
+def in_threads(calls: list[Callable[[], object]]) -> None:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for future in [pool.submit(call) for call in calls]:
+            future.result()
+
+
+def test_with_two_of_three_brokers_down_appends_fail_in_time_and_go_on_afterwards(trio: Trio, log: KafkaLog) -> None:
+    """All slots at once, since the brokers that remain and that are gone play another part in each."""
+    appenders = [Appender(log, slot) for slot in range(SLOTS)]
+    wait_for(lambda: all(appender.acknowledged or appender.append() for appender in appenders), "the first appends")
+    before = everything(log)
+    for appender in appenders:
+        appender.writer = claim_patiently(log, appender.slot)
+
+    trio.brokers[1].kill()
+    trio.brokers[2].kill()
+    in_threads([appender.append for appender in appenders])
+    in_threads([appender.append for appender in appenders])
+
+    assert {len(appender.acknowledged) for appender in appenders} == {1}
+    assert max(appender.longest for appender in appenders) < TIMEOUT + LITTLE
+    reader = log.reader()
+    reader.follow(dict.fromkeys(range(PARTITIONS), 0))
+    seen = [record.key for _ in range(3) for record in reader.poll(1000, 0.3)]
+    reader.close()
+    assert set(seen) <= {key for keys in before.values() for key in keys}, "nothing more is readable"
+
+    trio.start()
+    wait_for(lambda: all(appender.append() for appender in appenders), "appends go on")
+    found = everything(log)
+    assert {p: found[p][: len(before[p])] for p in found} == before
+    for appender in appenders:
+        assert_true_to_its_word(appender, found)
+
+
+def ends_of_the_past(log: KafkaLog, appenders: list[Appender], ended: threading.Event) -> list[object]:
+    """Asks for end offsets all the time; those that were below what had been acknowledged before."""
+    wrong: list[object] = []
+    while not ended.is_set():
+        known = [dict(appender.last) for appender in appenders]
+        with contextlib.suppress(OffsetMgrError):
+            ends = log.end_offsets(range(PARTITIONS), 1)
+            wrong += [(ends, last) for last in known if any(ends[p] <= offset for p, offset in last.items())]
+        time.sleep(0.02)
+    return wrong
+
+
+def test_a_frozen_broker_holds_nobody_up_for_longer_and_falsifies_nothing(trio: Trio, log: KafkaLog) -> None:
+    appenders = [Appender(log, slot) for slot in range(SLOTS)]
+    ended = threading.Event()
+    with ThreadPoolExecutor(SLOTS + 1) as pool:
+        asking = pool.submit(ends_of_the_past, log, appenders, ended)
+        running = [pool.submit(appender.append_until, ended) for appender in appenders]
+        try:
+            wait_for(lambda: all(len(a.acknowledged) > 3 for a in appenders), "appends before")
+            trio.brokers[0].freeze()
+            counts = [len(appender.acknowledged) for appender in appenders]
+            wait_for(
+                lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
+                "every slot goes on without the frozen broker",
+            )
+            trio.brokers[0].thaw()
+            counts = [len(appender.acknowledged) for appender in appenders]
+            wait_for(
+                lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
+                "every slot goes on with the broker that woke up",
+            )
+        finally:
+            trio.brokers[0].thaw()
+            ended.set()
+        for future in running:
+            future.result()
+        assert asking.result() == []
+
+    assert max(appender.longest for appender in appenders) < TIMEOUT + LITTLE
+    found = everything(log)
+    for appender in appenders:
+        assert_true_to_its_word(appender, found)
+
+
+@contextlib.contextmanager
+def ended_within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+def test_a_frozen_writer_that_wakes_up_after_another_claim_is_fenced(trio: Trio, log: KafkaLog, tmp_path: Path) -> None:
+    """Frozen again and again at some moment of its appends: what it says was acknowledged is there, and it never writes
+    after the claim."""
+    code = f"""
+        from offsetmgr.log.base import Fenced
+        from offsetmgr.log.kafka import KafkaLog
+        writer = KafkaLog({trio.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
+        writer.claim(20)
+        try:
+            for number in range(10**9):
+                writer.append({{1: [(b"zombie %06d" % number, b"v")], 9: [(b"zombie %06d" % number, b"v")]}}, 20)
+                print(number, flush=True)
+        except Fenced:
+            print("fenced", flush=True)
+    """
+    claimed_at: list[bytes] = []
+    for round_ in range(3):
+        zombie = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+        assert zombie.stdout is not None
+        try:
+            for _ in range(5):
+                zombie.stdout.readline()
+            zombie.send_signal(signal.SIGSTOP)
+            heir = claim_patiently(log, 1)
+            heir.append({1: [(b"heir %d" % round_, b"v")], 9: [(b"heir %d" % round_, b"v")]}, 20)
+            claimed_at.append(b"heir %d" % round_)
+            zombie.send_signal(signal.SIGCONT)
+            out, _ = zombie.communicate(timeout=30)
+        finally:
+            zombie.kill()
+            zombie.wait()
+
+        *numbers, last = out.split()
+        assert last == "fenced"
+        heir.append({1: [(b"heir goes on", b"v")]}, 20)
+        heir.close()
+        found = everything(log)
+        keys = found[9]
+        after = keys[keys.index(b"heir %d" % round_) + 1 :]
+        acknowledged = {b"zombie %06d" % int(number) for number in numbers}
+        assert after == [], "nothing of the zombie after the claim"
+        assert acknowledged <= set(keys)
+        assert [key for key in found[1] if not key.startswith(b"heir goes")] == keys
+
+
+def test_with_all_brokers_frozen_everything_comes_back_in_time(trio: Trio, topic: TopicState, log: KafkaLog) -> None:
+    writer, idle, reader = log.writer(0), log.writer(1), log.reader()
+    writer.claim(20)
+    writer.append({0: [(b"k", b"1")]}, 20)
+    reader.follow({0: 0})
+    log.end_offsets([0], 20)
+    for broker in trio.brokers:
+        broker.freeze()
+    try:
+        with ended_within(1 + LITTLE), pytest.raises(OutcomeUnknown):
+            writer.append({0: [(b"k", b"2")]}, 1)
+        with ended_within(1 + LITTLE), pytest.raises(OffsetMgrError):
+            idle.claim(1)
+        with ended_within(2 + LITTLE), pytest.raises(OffsetMgrError):
+            log.end_offsets([0], 1)
+        with ended_within(2 + LITTLE), pytest.raises(OffsetMgrError):
+            check_topic(trio.bootstrap, {}, topic, timeout=1)
+        with ended_within(0.3 + LITTLE):
+            assert list(reader.poll(10, 0.3)) == []
+        for one in (writer, idle, reader):
+            with ended_within(LITTLE):
+                one.close()
+    finally:
+        for broker in trio.brokers:
+            broker.thaw()

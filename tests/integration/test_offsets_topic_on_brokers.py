@@ -1,0 +1,88 @@
+"""The offsets topic on real brokers: made once by many managers, and refused where offsets would not be safe."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from processes import wait_for
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.log.topic import PartitionCountChanged, TopicState, UnsuitableTopic, check_topic, ensure_topic
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(params=["kafka", "kraft"])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    broker: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
+    return broker.bootstrap
+
+
+def test_three_managers_that_start_together_make_one_topic(bootstrap: str, unique: str) -> None:
+    def ensure(_: int) -> TopicState:
+        return ensure_topic(bootstrap, {}, unique, partitions=5)
+
+    with ThreadPoolExecutor(3) as pool:
+        states = list(pool.map(ensure, range(3)))
+
+    assert states == [states[0]] * 3
+    assert (states[0].partitions, states[0].replication_factor, states[0].min_insync_replicas) == (5, 1, 1)
+    assert ensure_topic(bootstrap, {}, unique, partitions=5) == states[0]
+    assert check_topic(bootstrap, {}, states[0]) == states[0]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_topic_with_retention_is_refused_and_left_as_it_is(
+    kraft: KraftBroker, make_topic: object, unique: str, policy: str
+) -> None:
+    make_topic(unique, 5, bootstrap=kraft.bootstrap, config={"cleanup.policy": policy})  # type: ignore[operator]
+
+    for _ in range(2):
+        with pytest.raises(UnsuitableTopic, match="retention would delete"):
+            ensure_topic(kraft.bootstrap, {}, unique, partitions=5)
+
+
+def test_partitions_added_to_a_running_managers_topic_are_noticed(bootstrap: str, unique: str) -> None:
+    state = ensure_topic(bootstrap, {}, unique, partitions=2)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(unique, 4)])[unique].result(30)
+
+    assert notices(bootstrap, state) is PartitionCountChanged
+
+
+def test_a_topic_that_was_deleted_or_made_anew_is_noticed(bootstrap: str, unique: str) -> None:
+    state = ensure_topic(bootstrap, {}, unique, partitions=2)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([unique])[unique].result(30)
+    assert notices(bootstrap, state) is UnsuitableTopic
+
+    again = ensure_topic(bootstrap, {}, unique, partitions=2)
+
+    with pytest.raises(UnsuitableTopic, match="made anew"):
+        check_topic(bootstrap, {}, state)
+    assert check_topic(bootstrap, {}, again) == again
+
+
+def test_asking_about_a_topic_does_not_make_it(bootstrap: str, unique: str) -> None:
+    with pytest.raises(UnsuitableTopic, match="deleted"):
+        check_topic(bootstrap, {}, TopicState(unique, "id", 2, 1, 1, 1_000_000))
+
+    assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
+
+
+def notices(bootstrap: str, state: TopicState) -> type[OffsetMgrError]:
+    """The error that checking ends with, once the brokers know of a change."""
+    errors: list[OffsetMgrError] = []
+
+    def refused() -> bool:
+        try:
+            check_topic(bootstrap, {}, state)
+        except UnsuitableTopic as error:
+            errors.append(error)
+        return bool(errors)
+
+    wait_for(refused, "the change is noticed")
+    return type(errors[0])

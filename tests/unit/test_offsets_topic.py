@@ -1,0 +1,102 @@
+"""Which topic is fit to keep offsets in, and with which settings one is created: decisions without brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.log.topic import FoundTopic, PartitionCountChanged, UnsuitableTopic, examine, settings_for
+
+FIT = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
+
+
+def found(
+    settings: dict[str, str] | None = None, *, partitions: int = 50, replicas: int = 3, topic_id: str = "a"
+) -> FoundTopic:
+    return FoundTopic(topic_id, partitions, replicas, frozenset(), {**FIT, **(settings or {})})
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, 1, "1"), (2, 2, "1"), (3, 3, "2"), (7, 3, "2"), (0, 1, "1")]
+)
+def test_three_replicas_of_which_two_confirm_as_far_as_there_are_brokers(
+    brokers: int, replicas: int, in_sync: str
+) -> None:
+    factor, settings = settings_for(brokers)
+
+    assert factor == replicas
+    assert settings["min.insync.replicas"] == in_sync
+
+
+def test_a_new_topic_is_compacted_in_small_segments_and_keeps_what_was_acknowledged() -> None:
+    assert settings_for(3) == (
+        3,
+        {
+            "cleanup.policy": "compact",
+            "segment.bytes": "104857600",
+            "compression.type": "producer",
+            "min.insync.replicas": "2",
+            "unclean.leader.election.enable": "false",
+        },
+    )
+
+
+def test_what_was_asked_for_wins() -> None:
+    factor, settings = settings_for(3, replication_factor=5, min_insync_replicas=3)
+
+    assert (factor, settings["min.insync.replicas"]) == (5, "3")
+
+
+def test_a_topic_as_we_create_it_is_fit_without_a_warning() -> None:
+    replicas, settings = settings_for(3)
+
+    state = examine("t", FoundTopic("a", 50, replicas, frozenset(), settings), 50, "a")
+
+    assert (state.partitions, state.replication_factor, state.min_insync_replicas) == (50, 3, 2)
+    assert state.warnings == ()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact", ""])
+def test_a_topic_with_retention_is_refused(policy: str) -> None:
+    with pytest.raises(UnsuitableTopic, match="retention would delete"):
+        examine("t", found({"cleanup.policy": policy}), 50)
+
+
+def test_a_topic_whose_policy_is_not_told_is_refused() -> None:
+    with pytest.raises(UnsuitableTopic):
+        examine("t", FoundTopic("a", 50, 3, frozenset(), {}), 50)
+
+
+@pytest.mark.parametrize("partitions", [49, 51, 100])
+def test_another_number_of_partitions_is_refused(partitions: int) -> None:
+    with pytest.raises(PartitionCountChanged, match=f"{partitions} partitions, and this manager counts on 50"):
+        examine("t", found(partitions=partitions), 50)
+
+
+def test_a_topic_that_was_made_anew_is_refused() -> None:
+    with pytest.raises(UnsuitableTopic, match="made anew"):
+        examine("t", found(topic_id="b"), 50, "a")
+
+
+def test_more_replicas_required_than_there_are_is_refused() -> None:
+    with pytest.raises(UnsuitableTopic, match="no commit can ever succeed"):
+        examine("t", found({"min.insync.replicas": "4"}), 50)
+
+
+@pytest.mark.parametrize(
+    ("settings", "replicas", "warning"),
+    [
+        ({"max.message.bytes": "20000"}, 3, "max.message.bytes is 20000"),
+        ({"unclean.leader.election.enable": "true"}, 3, "can be lost"),
+        ({"min.insync.replicas": "1"}, 3, "a single broker"),
+        ({"min.insync.replicas": "1"}, 1, "one replica"),
+    ],
+)
+def test_what_may_hurt_is_said(settings: dict[str, str], replicas: int, warning: str) -> None:
+    state = examine("t", found(settings, replicas=replicas), 50)
+
+    assert [warning in text for text in state.warnings] == [True]
+
+
+@pytest.mark.parametrize(("limit", "batch"), [(1048588, 1_000_000), (20_000, 19_872), (10**9, 1_000_000), (0, 1_000)])
+def test_batches_stay_below_the_topics_limit(limit: int, batch: int) -> None:
+    assert examine("t", found({"max.message.bytes": str(limit)}), 50).max_message_bytes == batch
