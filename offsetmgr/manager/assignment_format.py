@@ -101,11 +101,9 @@ def _decode(data: bytes, what: str) -> Mapping[str, Any]:
         _malformed(what, "it is not JSON")
     if not isinstance(found, dict):
         _malformed(what, "it is not a JSON object")
-    version = found.get("version")
-    if version != VERSION or isinstance(version, bool):
-        if isinstance(version, int):
-            raise UnknownVersion(what, f"its version is {version}; known is {VERSION}", "is another manager newer?")
-        _malformed(what, "it has no version")
+    version = _number(found, "version", what)
+    if version != VERSION:
+        raise UnknownVersion(what, f"its version is {version}; known is {VERSION}", "is another manager newer?")
     return found
 
 

@@ -7,12 +7,10 @@ an owner for as long as its lease would have said so, even where it was frozen o
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ import pytest
 from processes import wait_for
 
 from offsetmgr.manager.lease import MARGIN, boottime
-from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 

@@ -1,0 +1,130 @@
+"""The lease on a clock that tests move: it ends before the coordinator can have put the member out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.manager.lease import Lease, boottime
+
+SESSION, REBALANCE = 10.0, 30.0  # so the lease lasts 8 s from what was heard and 24 s from when nothing was owed
+
+
+@dataclass
+class Now:
+    seconds: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def begun(now: Now) -> Lease:
+    lease = Lease(SESSION, REBALANCE, now)
+    lease.begin(now.seconds)
+    return lease
+
+
+def test_it_is_not_valid_before_the_first_generation() -> None:
+    now = Now()
+    lease = Lease(SESSION, REBALANCE, now)
+    assert not lease.valid()
+    assert not lease.prolong(now.seconds, settled=True)
+    assert not lease.valid()
+    assert lease.left() == 0.0
+
+
+def test_it_lasts_four_fifths_of_a_session_from_the_sending() -> None:
+    now = Now()
+    lease = begun(now)
+    now.seconds += 7.9
+    assert lease.valid()
+    now.seconds += 0.1
+    assert not lease.valid()
+
+
+def test_a_heartbeat_counts_from_its_sending_not_from_its_answer() -> None:
+    now = Now()
+    lease = begun(now)
+    sent = now.seconds + 1
+    now.seconds += 5
+    assert lease.prolong(sent, settled=True)
+    assert lease.left() == 4.0
+
+
+def test_answers_that_come_out_of_order_shorten_nothing() -> None:
+    now = Now()
+    lease = begun(now)
+    now.seconds += 3
+    lease.prolong(now.seconds, settled=True)
+    lease.prolong(now.seconds - 2, settled=True)
+    assert lease.left() == 8.0
+
+
+def test_heartbeats_during_a_rebalance_prolong_it_within_the_rebalance_time_out_only() -> None:
+    now = Now()
+    lease = begun(now)
+    for _ in range(22):
+        now.seconds += 1
+        assert lease.prolong(now.seconds, settled=False)
+    assert lease.left() == 2.0  # 24 s from the last moment at which we owed the coordinator nothing
+    now.seconds += 1.5
+    assert lease.prolong(now.seconds, settled=True)
+    assert lease.left() == 8.0
+
+
+def test_a_lease_that_ran_out_is_not_revived_by_a_heartbeat_but_by_a_generation() -> None:
+    now = Now()
+    lease = begun(now)
+    now.seconds += 8
+    assert not lease.prolong(now.seconds - 0.1, settled=True)
+    assert not lease.valid()
+    lease.begin(now.seconds)
+    assert lease.left() == 8.0
+
+
+def test_a_generation_whose_sync_was_sent_before_a_freeze_begins_no_lease() -> None:
+    now = Now()
+    lease = Lease(SESSION, REBALANCE, now)
+    sent = now.seconds
+    now.seconds += 60
+    lease.begin(sent)
+    assert not lease.valid()
+
+
+def test_a_slow_sync_does_not_shorten_what_heartbeats_have_proved() -> None:
+    now = Now()
+    lease = begun(now)
+    sent = now.seconds
+    now.seconds += 6
+    lease.prolong(now.seconds, settled=False)
+    lease.begin(sent)
+    assert lease.left() == 8.0
+
+
+def test_ended_is_ended() -> None:
+    now = Now()
+    lease = begun(now)
+    lease.end()
+    assert not lease.valid()
+    assert not lease.prolong(now.seconds, settled=True)
+    assert not lease.valid()
+
+
+@given(st.lists(st.tuples(st.floats(0, 12), st.floats(0, 12), st.booleans())))
+def test_it_never_lasts_longer_than_what_was_heard_allows(steps: list[tuple[float, float, bool]]) -> None:
+    now = Now()
+    lease = begun(now)
+    heard = settled = now.seconds
+    for pause, age, owes_nothing in steps:
+        now.seconds += pause
+        sent = now.seconds - age
+        if lease.prolong(sent, settled=owes_nothing):
+            heard = max(heard, sent)
+            settled = max(settled, sent) if owes_nothing else settled
+        assert lease.left() <= max(min(heard + 8, settled + 24) - now.seconds, 0) + 1e-6
+
+
+def test_the_clock_of_processes_goes_forward() -> None:
+    assert boottime() <= boottime()

@@ -1,0 +1,283 @@
+"""Who is given which slot: examples to read, then properties against slow and obvious oracles."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import MalformedData, OffsetMgrError, UnknownVersion
+from offsetmgr.manager.assignment import (
+    FIRST_NODE_ID,
+    Assignment,
+    ManagerInfo,
+    Node,
+    Parameters,
+    Waiting,
+    assign,
+    node_ids,
+)
+from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
+
+SLOTS = 8
+AGREED = Parameters("offsets", 50, SLOTS, "avro", 1)
+
+
+def info(port: int, owned: dict[int, int] | None = None, parameters: Parameters = AGREED) -> ManagerInfo:
+    return ManagerInfo("host", port, parameters, owned or {})
+
+
+# --- examples -----------------------------------------------------------------------------------------
+
+
+def test_one_manager_gets_everything() -> None:
+    assert assign(1, [("a", info(1))]).owners == dict.fromkeys(range(SLOTS), "a")
+
+
+def test_three_managers_get_three_three_and_two() -> None:
+    owners = assign(1, [("a", info(1)), ("b", info(2)), ("c", info(3))]).owners
+    assert sorted(list(owners.values()).count(m) for m in "abc") == [2, 3, 3]
+
+
+def test_a_newcomer_waits_for_what_the_owner_lets_go() -> None:
+    alone = info(1, dict.fromkeys(range(SLOTS), 1))
+    both = assign(2, [("a", alone), ("b", info(2))])
+    assert both.owners == dict.fromkeys(range(4), "a")
+    assert both.waiting == dict.fromkeys(range(4, 8), Waiting("a", "b"))
+    assert both.to_let_go("a") == {4, 5, 6, 7}
+    assert both.slots_of("b") == frozenset()
+
+    after = assign(3, [("a", info(1, dict.fromkeys(range(4), 1))), ("b", info(2))])
+    assert after.owners == dict.fromkeys(range(4), "a") | dict.fromkeys(range(4, 8), "b")
+    assert after.waiting == {}
+
+
+def test_slots_of_one_that_is_gone_are_given_away_at_once() -> None:
+    left = [("a", info(1, {0: 1, 1: 1, 2: 1})), ("b", info(2, {3: 1, 4: 1, 5: 1}))]
+    owners = assign(2, left).owners
+    assert {slot: owners[slot] for slot in range(6)} == {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "b"}
+    assert {owners[6], owners[7]} == {"a", "b"}
+
+
+def test_of_two_claims_the_younger_generation_s_holds() -> None:
+    found = assign(9, [("a", info(1, {0: 3})), ("b", info(2, {0: 8}))])
+    assert found.owners[0] == "b"
+
+
+def test_what_a_member_has_not_heard_of_yet_is_given_to_nobody_else() -> None:
+    """Its JoinGroup is an old one that arrived late; the process has gone on, and was given slot 1 meanwhile."""
+    given = {0: "late", 1: "late", 2: "b"}
+    late = info(1, {0: 4})
+    told = replace(info(2, {2: 5}), seen=5, seen_owners=given)
+    found = assign(6, [("late", replace(late, seen=4)), ("b", told)])
+    assert found.owners[0] == found.owners[1] == "late"
+
+
+def test_what_a_member_has_lost_since_it_heard_of_it_is_free() -> None:
+    given = {0: "a", 1: "a"}
+    lost = replace(info(1, {0: 5}), seen=5, seen_owners=given)
+    found = assign(6, [("a", lost), ("b", replace(info(2, dict.fromkeys(range(2, 8), 5)), seen=5, seen_owners=given))])
+    assert found.owners[1] == "a"  # it has fewest, so it is given the slot anew
+    assert found.waiting == {slot: Waiting("b", "a") for slot in found.waiting}
+
+
+def test_a_manager_with_other_parameters_gets_nothing_and_is_told_why() -> None:
+    other = replace_parameters(partitions=40, record_format="kafka")
+    found = assign(2, [("leader", info(1, parameters=other)), ("b", info(2, {0: 1})), ("c", info(3, {1: 1}))])
+    assert found.slots_of("leader") == frozenset()
+    assert "leader" not in found.nodes
+    assert found.refused == {
+        "leader": "partitions is 40 here and 50 at the other managers; "
+        "record format is 'kafka' here and 'avro' at the other managers"
+    }
+
+
+def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> None:
+    other = replace_parameters(topic="elsewhere")
+    found = assign(2, [("a", info(1, {0: 1})), ("b", info(2, parameters=other)), ("c", info(3, parameters=other))])
+    assert set(found.refused) == {"b", "c"}
+    assert found.slots_of("a") == frozenset(range(SLOTS))
+
+
+def test_one_that_is_refused_is_asked_to_let_go_and_not_robbed() -> None:
+    other = replace_parameters(topic="elsewhere")
+    found = assign(2, [("a", info(1, {0: 1, 1: 1})), ("b", info(2, {2: 1}, parameters=other))])
+    assert found.waiting == {2: Waiting("b", "a")}
+
+
+def test_a_member_that_cannot_be_understood_is_refused_and_the_others_go_on() -> None:
+    found = assign(2, [("a", info(1))], {"junk": "its version is 7"})
+    assert found.slots_of("a") == frozenset(range(SLOTS))
+    assert found.refused == {"junk": "its version is 7"}
+    assert assign(2, [], {"junk": "why"}) == Assignment(2, {}, {}, {}, {"junk": "why"})
+
+
+def test_node_ids_follow_from_addresses_and_are_never_a_broker_s() -> None:
+    ids = node_ids([("a", 1), ("b", 2)])
+    assert ids == node_ids([("b", 2), ("a", 1)])
+    assert all(FIRST_NODE_ID <= n < 2**31 for n in ids.values())
+
+
+def test_two_addresses_with_one_id_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.manager.assignment._NODE_IDS", 3)
+    ids = node_ids([("a", port) for port in range(3)])
+    assert set(ids.values()) == {FIRST_NODE_ID, FIRST_NODE_ID + 1, FIRST_NODE_ID + 2}
+    assert ids == node_ids([("a", port) for port in (2, 0, 1)])
+
+
+def test_two_members_at_one_address_are_one_node() -> None:
+    """A manager that was killed and started again, while its dead self is still a member."""
+    found = assign(1, [("dead", info(1, {0: 1})), ("new", info(1))])
+    assert found.nodes["dead"] == found.nodes["new"]
+
+
+def replace_parameters(**changed: object) -> Parameters:
+    return AGREED._replace(**changed)  # type: ignore[arg-type]
+
+
+# --- properties ---------------------------------------------------------------------------------------
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> list[tuple[str, ManagerInfo]]:
+    """Members with any claims at all, conflicting ones too, some with parameters of their own."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    members = []
+    for name in names:
+        owned = draw(st.dictionaries(st.integers(0, SLOTS + 1), st.integers(0, 5), max_size=SLOTS))
+        parameters = draw(st.sampled_from([AGREED, AGREED, AGREED, replace_parameters(topic="other")]))
+        members.append((name, info(NAMES.index(name), owned, parameters)))
+    return members
+
+
+def holders_of_claims(members: list[tuple[str, ManagerInfo]]) -> dict[int, str]:
+    """Whose claim holds, slot by slot: the youngest, of equals the first by name."""
+    found = {}
+    for slot in range(SLOTS):
+        claims = [(-i.owned[slot], name) for name, i in members if slot in i.owned]
+        if claims:
+            found[slot] = min(claims)[1]
+    return found
+
+
+@given(groups(), st.randoms())
+def test_the_order_of_members_does_not_matter(members: list[tuple[str, ManagerInfo]], random: object) -> None:
+    shuffled = list(members)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert assign(7, shuffled) == assign(7, members)
+
+
+@given(groups())
+def test_every_slot_is_owned_or_waits_and_nobody_is_robbed(members: list[tuple[str, ManagerInfo]]) -> None:
+    found = assign(7, members)
+    assert set(found.owners) | set(found.waiting) == set(range(SLOTS))
+    assert not set(found.owners) & set(found.waiting)
+    claimed = holders_of_claims(members)
+    assert {slot: owner for slot, owner in found.holders().items() if slot in claimed} == claimed
+    assert all(waiting.successor not in (None, waiting.owner) for waiting in found.waiting.values())
+    assert not set(found.owners.values()) & set(found.refused)
+
+
+@given(groups())
+def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(members: list[tuple[str, ManagerInfo]]) -> None:
+    first = assign(7, members)
+    infos = dict(members)
+    rejoined = [(m, replace(infos[m], owned=dict.fromkeys(first.slots_of(m), 7))) for m in infos]
+    second = assign(8, rejoined)
+    assert second.waiting == {}
+    assert second.refused == first.refused
+    promised = first.owners | {slot: w.successor for slot, w in first.waiting.items()}
+    accepted = [m for m in infos if m not in first.refused]
+    sizes = [len(second.slots_of(m)) for m in accepted]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(second.owners[slot] == owner for slot, owner in first.owners.items())
+    assert len([s for s in promised if second.owners[s] == promised[s]]) >= len(first.owners)
+    claimed = holders_of_claims(members)
+    kept = sum(second.owners[slot] == owner for slot, owner in claimed.items())
+    assert kept == most_that_can_stay(accepted, list(claimed.values()))
+
+
+def most_that_can_stay(members: list[str], owners: list[str]) -> int:
+    """Tries every way of who has one slot more than others."""
+    share, more = divmod(SLOTS, len(members))
+    return max(
+        sum(min(owners.count(m), share + (m in rich)) for m in members)
+        for rich in itertools.combinations(members, more)
+    )
+
+
+# --- formats ------------------------------------------------------------------------------------------
+
+TEXTS = st.text(max_size=8)
+NUMBERS = st.integers(-1, 2**31)
+INFOS = st.builds(
+    ManagerInfo,
+    TEXTS,
+    NUMBERS,
+    st.builds(Parameters, TEXTS, st.just(50), st.integers(1, 8), TEXTS, NUMBERS),
+    st.dictionaries(st.integers(0, 20), NUMBERS),
+    NUMBERS,
+    st.dictionaries(st.integers(0, 20), TEXTS),
+    st.dictionaries(TEXTS, NUMBERS),
+)
+ASSIGNMENTS = st.builds(
+    Assignment,
+    NUMBERS,
+    st.dictionaries(TEXTS, st.builds(Node, NUMBERS, TEXTS, NUMBERS, st.dictionaries(TEXTS, NUMBERS))),
+    st.dictionaries(st.integers(0, 20), TEXTS),
+    st.dictionaries(st.integers(0, 20), st.builds(Waiting, TEXTS, st.none() | TEXTS)),
+    st.dictionaries(TEXTS, TEXTS),
+)
+
+
+@given(INFOS)
+def test_metadata_is_read_as_it_was_written(written: ManagerInfo) -> None:
+    assert decode_info(encode_info(written, 3)) == written
+
+
+@given(ASSIGNMENTS)
+def test_an_assignment_is_read_as_it_was_written(written: Assignment) -> None:
+    assert decode_assignment(encode_assignment(written)) == written
+
+
+def test_each_joining_says_something_else() -> None:
+    assert encode_info(info(1), 1) != encode_info(info(1), 2)
+
+
+@pytest.mark.parametrize("decode", [decode_info, decode_assignment])
+def test_an_unknown_version_is_named(decode: object) -> None:
+    with pytest.raises(UnknownVersion, match="its version is 2; known is 1"):
+        decode(b'{"version":2}')  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"version":"1"}', b'{"version":true}', b"[" * 100_000])
+@pytest.mark.parametrize("decode", [decode_info, decode_assignment])
+def test_junk_is_malformed(decode: object, data: bytes) -> None:
+    with pytest.raises(MalformedData):
+        decode(data)  # type: ignore[operator]
+
+
+@given(
+    st.sampled_from([encode_info(info(1, {0: 1}), 1), encode_assignment(assign(1, [("a", info(1)), ("b", info(2))]))]),
+    st.lists(st.sampled_from(["version", "host", "parameters", "owned", "seen_owners", "nodes", "waiting", "relay"])),
+    st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, lambda c: st.lists(c) | st.dictionaries(TEXTS, c)),
+)
+def test_damaged_data_never_raises_anything_else(data: bytes, names: list[str], value: object) -> None:
+    damaged = json.loads(data)
+    for name in names:
+        damaged[name] = value
+    for decode in (decode_info, decode_assignment):
+        with contextlib.suppress(OffsetMgrError):
+            decode(json.dumps(damaged).encode())
+
+
+def test_more_slots_than_partitions_is_no_manager() -> None:
+    with pytest.raises(MalformedData, match="51 slots for 50 partitions"):
+        decode_info(encode_info(info(1, parameters=replace_parameters(slots=51)), 1))
