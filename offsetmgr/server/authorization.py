@@ -12,7 +12,7 @@ What no rule allows is forbidden.  Every operation implies describe.
 
 | operation | on a group | on a topic |
 |---|---|---|
-| describe | be listed, described, its coordinator found | be named in Metadata and ListOffsets |
+| describe | be listed, be described | be named in Metadata and ListOffsets |
 | read | offsets fetched | offsets of it fetched |
 | write | offsets committed | offsets of it committed |
 | delete | offsets deleted, or the group | offsets of it deleted |

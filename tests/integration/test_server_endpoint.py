@@ -1,0 +1,329 @@
+"""Unmodified clients at the offsets endpoint: librdkafka, and Kafka's own Java tools of 3.9 and 4.1.
+
+What is behind the listener is a dict; the topics are those of a real broker where a test needs any.
+"""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from listening import Listening, MemoryBackend, WireClient
+
+from offsetmgr.errors import ConfigError
+from offsetmgr.sandbox import KafkaBroker, java_tool
+from offsetmgr.server.authentication import Authentication
+from offsetmgr.server.authorization import load_rules
+from offsetmgr.server.credentials import load_credentials
+from offsetmgr.server.tls import server_tls
+from offsetmgr.wire.security import Security
+from offsetmgr.wire.upstream import AskedOffset, FoundOffset, Upstream
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend()
+
+
+@pytest.fixture
+def listening(backend: MemoryBackend) -> Iterator[Listening]:
+    with Listening(backend) as listening:
+        yield listening
+
+
+def consumer(bootstrap: str, group: str = "g", **config: str) -> ck.Consumer:
+    return ck.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            **{name.replace("_", "."): value for name, value in config.items()},
+        }
+    )
+
+
+# --- librdkafka ---------------------------------------------------------------------------------------
+
+
+def test_a_consumer_commits_and_reads_what_is_committed(listening: Listening, backend: MemoryBackend) -> None:
+    mine = consumer(listening.bootstrap)
+    try:
+        committed = mine.commit(
+            offsets=[ck.TopicPartition("t", 0, 5), ck.TopicPartition("t", 1, 6, metadata="note")], asynchronous=False
+        )
+        assert [(tp.partition, tp.offset, tp.error) for tp in committed] == [(0, 5, None), (1, 6, None)]
+        found = mine.committed([ck.TopicPartition("t", p) for p in range(3)], timeout=10)
+        assert [(tp.offset, tp.metadata) for tp in found] == [(5, None), (6, "note"), (ck.OFFSET_INVALID, None)]
+    finally:
+        mine.close()
+    assert backend.offsets["g"]["t"] == {0: (5, -1, ""), 1: (6, -1, "note\0")}, "with the zero byte that it adds"
+
+
+def test_a_consumer_waits_while_the_coordinator_loads(listening: Listening, backend: MemoryBackend) -> None:
+    backend.offsets["g"] = {"t": {0: (42, -1, "")}}
+    backend.errors["g"] = 14
+    mine = consumer(listening.bootstrap)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(mine.committed, [ck.TopicPartition("t", 0)], timeout=20)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            backend.errors.clear()
+            assert waiting.result(20)[0].offset == 42
+    finally:
+        mine.close()
+
+
+def test_the_admin_api(listening: Listening, backend: MemoryBackend) -> None:
+    backend.offsets = {"g": {"t": {0: (5, -1, ""), 1: (6, -1, "")}}, "h": {"t": {0: (7, -1, "")}}}
+    admin = AdminClient({"bootstrap.servers": listening.bootstrap})
+
+    assert {group.group_id for group in admin.list_consumer_groups().result(10).valid} == {"g", "h"}
+    described = admin.describe_consumer_groups(["g", "nobody"])
+    assert described["g"].result(10).state == ck.ConsumerGroupState.EMPTY
+    assert described["nobody"].result(10).state == ck.ConsumerGroupState.DEAD
+    offsets = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("g")])["g"].result(10)
+    assert [(tp.topic, tp.partition, tp.offset) for tp in offsets.topic_partitions] == [("t", 0, 5), ("t", 1, 6)]
+    wanted = ck.ConsumerGroupTopicPartitions("new", [ck.TopicPartition("t", 4, 44)])
+    admin.alter_consumer_group_offsets([wanted])["new"].result(10)
+    assert admin.delete_consumer_groups(["h"])["h"].result(10) is None
+    with pytest.raises(ck.KafkaException) as caught:
+        admin.delete_consumer_groups(["nobody"])["nobody"].result(10)
+    assert caught.value.args[0].code() == ck.KafkaError.GROUP_ID_NOT_FOUND
+    assert sorted(backend.offsets) == ["g", "new"]
+    assert [node.port for node in admin.describe_cluster().result(10).nodes] == [listening.port]
+    assert sorted(admin.list_topics(timeout=10).brokers) == [1]
+
+
+def test_two_hundred_commits_in_flight(listening: Listening, backend: MemoryBackend) -> None:
+    admin = AdminClient({"bootstrap.servers": listening.bootstrap})
+    futures = []
+    for number in range(400):
+        parts = [ck.TopicPartition("t", p, number) for p in range(50)]
+        futures += admin.alter_consumer_group_offsets([ck.ConsumerGroupTopicPartitions(f"g{number}", parts)]).values()
+    for future in futures:
+        assert len(future.result(30).topic_partitions) == 50
+    assert {group: len(topics["t"]) for group, topics in backend.offsets.items()} == {f"g{n}": 50 for n in range(400)}
+
+
+# --- with a password, over TLS ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for this machine, its key in the same file."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made, *names],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    (folder / "both.pem").write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
+    return folder / "both.pem"
+
+
+@pytest.fixture
+def secured(tmp_path: Path, certificate: Path, backend: MemoryBackend) -> Iterator[Listening]:
+    (tmp_path / "users.toml").write_text('[users.alice]\npassword = "a secret"\n[users.bob]\npassword = "b secret"\n')
+    (tmp_path / "rules.toml").write_text(
+        '[[rule]]\nprincipals = ["alice"]\ngroups = ["alices-*"]\ntopics = ["orders"]\noperations = ["read", "write"]\n'
+    )
+    backend.offsets = {"alices-1": {"orders": {0: (5, -1, "")}}, "other": {"orders": {0: (6, -1, "")}}}
+    with Listening(
+        backend,
+        authentication=Authentication(load_credentials(tmp_path / "users.toml")),
+        authorizer=load_rules(tmp_path / "rules.toml"),
+        tls=server_tls(certificate),
+    ) as listening:
+        yield listening
+
+
+def login(certificate: Path, mechanism: str, user: str, password: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "ssl.ca.location": str(certificate.parent / "cert.pem"),
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_user_reaches_its_own_groups_and_no_others(secured: Listening, certificate: Path, mechanism: str) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.bootstrap, **login(certificate, mechanism, "alice", "a secret")})
+
+    assert [group.group_id for group in admin.list_consumer_groups().result(20).valid] == ["alices-1"]
+    mine = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("alices-1")])["alices-1"].result(20)
+    assert [tp.offset for tp in mine.topic_partitions] == [5]
+    with pytest.raises(ck.KafkaException) as caught:
+        admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("other")])["other"].result(20)
+    assert caught.value.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_commit_to_a_foreign_group_or_topic_is_an_authorization_error(
+    secured: Listening, certificate: Path, backend: MemoryBackend
+) -> None:
+    settings = {"bootstrap.servers": secured.bootstrap, **login(certificate, "SCRAM-SHA-256", "alice", "a secret")}
+    for group, topic, code in (
+        ("other", "orders", ck.KafkaError.GROUP_AUTHORIZATION_FAILED),
+        ("alices-1", "bills", ck.KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    ):
+        mine = ck.Consumer({**settings, "group.id": group, "enable.auto.commit": False})
+        try:
+            with pytest.raises(ck.KafkaException) as caught:
+                mine.commit(offsets=[ck.TopicPartition(topic, 0, 99)], asynchronous=False)
+            assert caught.value.args[0].code() == code
+        finally:
+            mine.close()
+    assert backend.commits == 0
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "b secret"), ("nobody", "a secret")])
+def test_wrong_credentials_are_an_authentication_error(
+    secured: Listening, certificate: Path, user: str, password: str
+) -> None:
+    errors: list[ck.KafkaError] = []
+    settings = login(certificate, "SCRAM-SHA-256", user, password)
+    admin = AdminClient({"bootstrap.servers": secured.bootstrap, "error_cb": errors.append, **settings})
+    for _ in range(200):
+        admin.poll(0.1)
+        if any(error.code() == ck.KafkaError._AUTHENTICATION for error in errors):
+            break
+    assert ck.KafkaError._AUTHENTICATION in {error.code() for error in errors}
+
+
+def test_no_credentials_and_no_tls_get_nothing(secured: Listening, certificate: Path) -> None:
+    with WireClient(secured.port) as plain:
+        plain.send(18, 0, {})
+        assert plain.hung_up()
+    context = ssl.create_default_context(cafile=str(certificate.parent / "cert.pem"))
+    with WireClient(secured.port, tls=context) as anonymous:
+        anonymous.ask(18, 0, {})
+        anonymous.send(3, 5, {"topics": []})
+        assert anonymous.hung_up()
+
+
+def test_certificates_that_cannot_be_used_say_so(tmp_path: Path, certificate: Path) -> None:
+    (tmp_path / "junk.pem").write_text("junk")
+    with pytest.raises(ConfigError, match=r"nothing\.pem: No such file"):
+        server_tls(tmp_path / "nothing.pem")
+    with pytest.raises(ConfigError, match=r"junk\.pem: not a valid certificate"):
+        server_tls(tmp_path / "junk.pem")
+    with pytest.raises(ConfigError, match="authorities of clients"):
+        server_tls(certificate, client_ca=tmp_path / "nothing.pem")
+
+
+# --- before a real cluster ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> str:
+    """Two partitions of 20 messages, of 1970."""
+    make_topic(unique, 2, config={"retention.ms": "-1"})
+    producer = ck.Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(40):
+        producer.produce(unique, b"x", partition=number % 2, timestamp=1_000 + number)
+    assert producer.flush(30) == 0
+    return unique
+
+
+@pytest.fixture
+def before_kafka(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[Listening]:
+    with Listening(backend, cluster=lambda: Upstream(kafka.bootstrap, Security())) as listening:
+        yield listening
+
+
+@pytest.mark.servers
+def test_topics_and_log_offsets_are_the_real_clusters(before_kafka: Listening, kafka: KafkaBroker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": before_kafka.bootstrap})
+    real = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    ours, theirs = admin.list_topics(topic, timeout=10), real.list_topics(topic, timeout=10)
+    assert ours.cluster_id == theirs.cluster_id
+    assert {p: meta.leader for p, meta in ours.topics[topic].partitions.items()} == {0: 1, 1: 1}
+    parts = [ck.TopicPartition(topic, p) for p in (0, 1)]
+    asked = {parts[0]: OffsetSpec.latest(), parts[1]: OffsetSpec.for_timestamp(1_010)}
+    found = {tp.partition: f.result(10).offset for tp, f in admin.list_offsets(asked).items()}
+    assert found == {0: 20, 1: 5}
+    missing = admin.list_topics("no-such-topic-anywhere", timeout=10).topics["no-such-topic-anywhere"]
+    assert missing.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+@pytest.mark.servers
+def test_each_partition_and_each_leader_has_its_own_outcome(
+    kafka: KafkaBroker, topic: str, before_kafka: Listening
+) -> None:
+    async def ask() -> dict[str, list[FoundOffset]]:
+        upstream = Upstream(kafka.bootstrap, Security())
+        try:
+            asked = {topic: [AskedOffset(0, -2), AskedOffset(9, -1), AskedOffset(1, -77)], "none": [AskedOffset(0, -1)]}
+            found = await upstream.list_offsets(asked, read_committed=True)
+            return {name: sorted(offsets) for name, offsets in found.items()}
+        finally:
+            await upstream.close()
+
+    found = before_kafka.run(ask())
+    assert [(o.partition, o.error, o.offset) for o in found[topic]] == [(0, 0, 0), (1, 35, -1), (9, 3, -1)]
+    assert [(o.partition, o.error) for o in found["none"]] == [(0, 3)]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("tools", ["kafka-3.9", "kafka-4.1"])
+def test_every_command_of_the_java_tool(
+    before_kafka: Listening, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
+) -> None:
+    """Each command on a group of its own, a few at a time, since Java takes its time to start."""
+    for group in ("described", "reset", "exported", "imported", "shortened", "deleted"):
+        backend.offsets[group] = {topic: {0: (5, -1, ""), 1: (6, -1, "")}}
+    file = tmp_path / "offsets.csv"
+    file.write_text(f"{topic},0,11\n{topic},1,12\n")
+
+    def tool(*arguments: str) -> str:
+        done = java_tool(tools, GROUPS_TOOL, ["--bootstrap-server", before_kafka.bootstrap, *arguments])
+        assert "Error" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done.stdout
+
+    listed, described = tool("--list"), tool("--describe", "--all-groups")
+    with ThreadPoolExecutor(2) as pool:
+        where = ("--topic", topic)
+        reset = pool.submit(tool, "--reset-offsets", "--group", "reset", *where, "--to-latest", "--execute")
+        exported = pool.submit(
+            tool, "--reset-offsets", "--group", "exported", *where, "--shift-by", "2", "--export", "--dry-run"
+        )
+        imported = pool.submit(tool, "--reset-offsets", "--group", "imported", "--from-file", str(file), "--execute")
+        shortened = pool.submit(tool, "--delete-offsets", "--group", "shortened", "--topic", f"{topic}:0")
+        deleted = pool.submit(tool, "--delete", "--group", "deleted")
+
+    assert set(listed.split()) == {"described", "reset", "exported", "imported", "shortened", "deleted"}
+    rows = [line.split() for line in described.splitlines() if line.startswith("described")]
+    assert sorted(row[1:6] for row in rows) == [[topic, "0", "5", "20", "15"], [topic, "1", "6", "20", "14"]]
+    assert "NEW-OFFSET" in reset.result()
+    assert sorted(exported.result().replace('"', "").split()) == [f"{topic},0,7", f"{topic},1,8"]
+    assert "NEW-OFFSET" in imported.result()
+    assert "Successful" in shortened.result()
+    assert "successful" in deleted.result()
+    assert {
+        group: {p: at[0] for p, at in topics.get(topic, {}).items()} for group, topics in backend.offsets.items()
+    } == {
+        "described": {0: 5, 1: 6},
+        "reset": {0: 20, 1: 20},
+        "exported": {0: 5, 1: 6},
+        "imported": {0: 11, 1: 12},
+        "shortened": {1: 6},
+    }
