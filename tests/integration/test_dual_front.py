@@ -1,0 +1,218 @@
+"""Dual commit for every client (issue's line 10): commits of two languages through a listener before Kafka and
+ZooKeeper, while either of the two fails; afterwards both say the same, and it is what was acknowledged last."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import confluent_kafka as ck
+import pytest
+from fronts import StoreFront
+from processes import Commands, create_topic, wait_for
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KraftBroker, ZooKeeperServer, jars
+from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.stores.zookeeper import ZookeeperStore
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import KafkaBroker
+
+pytestmark = pytest.mark.servers
+
+COMMITS = 10_000 if os.environ.get("OFFSETMGR_SOAK") else 1_000
+PHASES = 7
+PARTITIONS = 4
+PATIENT = ConnectionConfig(timeout_ms=20_000)
+AS_SERVED = ConnectionConfig(timeout_ms=5_000)
+"""What ``manager serve`` opens a store with."""
+
+
+class Committer:
+    """A client that commits until it is told to stop; ``acknowledged`` is what it was told, in order."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.acknowledged: list[tuple[int, int]] = []
+        self.enough = threading.Event()
+
+    def count(self) -> int:
+        return len(self.acknowledged)
+
+    def last(self) -> dict[int, int]:
+        return dict(self.acknowledged)
+
+
+class PythonCommitter(Committer):
+    def run(self, bootstrap: str, topic: str) -> None:
+        consumer = ck.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": self.group, "socket.timeout.ms": 4000, "log_level": 0}
+        )
+        number = 0
+        while not self.enough.is_set():
+            number += 1
+            partition, offset = number % PARTITIONS, number // 2 if number % 37 == 0 else number
+            while not self._committed(consumer, ck.TopicPartition(topic, partition, offset)):
+                pass
+            self.acknowledged.append((partition, offset))
+        consumer.close()
+
+    def _committed(self, consumer: ck.Consumer, offset: ck.TopicPartition) -> bool:
+        try:
+            (done,) = consumer.commit(offsets=[offset], asynchronous=False)
+        except ck.KafkaException:
+            return False
+        return done.error is None
+
+
+class JavaCommitter(Committer):
+    def run(self, bootstrap: str, topic: str, folder: Path) -> None:
+        stop = folder / "enough"
+        program = Path(__file__).with_name("OffsetCommitter.java")
+        compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
+        command = java_command(
+            [jars.resolve("kafka-4.1"), *compiler],
+            "org.codehaus.janino.SimpleCompiler",
+            [str(program), "OffsetCommitter", bootstrap, self.group, topic, str(PARTITIONS), str(stop)],
+            jvm=("-Xmx128m", *QUICK_START),
+        )
+        with (
+            (folder / "errors.txt").open("wb") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    partition, offset = line.split("\t")
+                    self.acknowledged.append((int(partition), int(offset)))
+                    if self.enough.is_set():
+                        stop.touch()
+            finally:
+                process.kill()
+
+
+@contextmanager
+def running(committer: Committer, work: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=work, name=committer.group)
+    thread.start()
+    try:
+        yield
+    finally:
+        committer.enough.set()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def dual_uri(kafka: str, zookeeper: str) -> str:
+    first, second = f"kafka://{kafka}", f"zookeeper://{zookeeper}"
+    return f"dual:?primary={quote(first, safe='')}&secondary={quote(second, safe='')}"
+
+
+def held(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> dict[int, int]:
+    (found,) = store.scan([group])
+    assert (found.error, dict(found.errors)) == (None, {})
+    assert {tp.topic for tp in found.offsets} <= {topic}
+    return {tp.partition: committed.offset for tp, committed in found.offsets.items()}
+
+
+def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
+    python, java = PythonCommitter("python-app"), JavaCommitter("java-app")
+    committers = (python, java)
+
+    def acknowledged(more: int) -> None:
+        """Waits until each client has so many more acknowledged commits."""
+        wanted = [committer.count() + more for committer in committers]
+        wait_for(lambda: all(c.count() >= w for c, w in zip(committers, wanted, strict=True)), f"{more} commits")
+
+    share = COMMITS // PHASES // len(committers) + 1
+    with ZooKeeperServer(tmp_path / "zk") as zookeeper, KraftBroker(tmp_path / "kafka") as kafka:
+        topic = create_topic(kafka.bootstrap, "orders", PARTITIONS)
+        fill(kafka.bootstrap, topic, 2 * COMMITS)
+        store = open_store(dual_uri(kafka.bootstrap, zookeeper.connect), AS_SERVED)
+        (tmp_path / "java").mkdir()
+        with StoreFront(store, cluster=kafka.bootstrap) as front:
+            with (
+                running(python, lambda: python.run(front.bootstrap, topic)),
+                running(java, lambda: java.run(front.bootstrap, topic, tmp_path / "java")),
+            ):
+                acknowledged(share)
+
+                zookeeper.stop()
+                acknowledged(share)  # with Kafka alone: a failure of ZooKeeper fails no commit
+                assert front.backend.metrics()["secondary_pending"] > 0
+
+                kafka.kill()
+                kafka.start()
+                acknowledged(share)  # Kafka alone again, after both were away
+
+                zookeeper.start()
+                acknowledged(share)
+                wait_for(lambda: front.backend.metrics()["secondary_failing"] == 0, "ZooKeeper is written again")
+                acknowledged(share)
+
+                zookeeper.kill()
+                acknowledged(share)
+                zookeeper.start()
+
+                kafka.stop()
+                kafka.start()
+                acknowledged(share)
+            lacking = ("secondary_pending", "primary_doubts")
+            wait_for(lambda: not any(front.backend.metrics()[name] for name in lacking), "ZooKeeper has everything")
+            assert front.backend.metrics()["secondary_dropped_total"] == 0
+        with KafkaStore(kafka.bootstrap, PATIENT) as first, ZookeeperStore(zookeeper.connect, config=PATIENT) as second:
+            for committer in committers:
+                assert held(first, committer.group, topic) == committer.last()
+                assert held(second, committer.group, topic) == committer.last()
+        assert sum(committer.count() for committer in committers) >= COMMITS
+
+        commands = Commands(tmp_path)
+        sides = ("--from", f"zookeeper://{zookeeper.connect}", "--to", f"kafka://{kafka.bootstrap}")
+        groups = ("--group", python.group, "--group", java.group)
+        planned = commands.run("migrate", "plan", *sides, *groups, "-o", "plan.json", "--format", "json")
+        assert {row["action"] for row in json.loads(planned.stdout)} == {"skip-equal"}
+        commands.run("migrate", "apply", "plan.json", "--yes")
+        verified = json.loads(commands.run("migrate", "verify", "plan.json", "--format", "json").stdout)
+        assert [(row["status"], row["evidence"]) for row in verified] == [("equal", "seen")] * 2 * PARTITIONS
+
+
+def test_a_modern_consumers_commit_is_where_old_consumers_look_for_it(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
+) -> None:
+    topic = make_topic(unique, 2)
+    store = ZookeeperStore(f"{zookeeper.connect}/kafka", config=AS_SERVED)
+    with StoreFront(store, cluster=kafka.bootstrap) as front:
+        consumer = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": unique})
+        consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42, "dropped")], asynchronous=False)
+        node = store.session.get(f"/consumers/{unique}/offsets/{topic}/1")
+
+        with ZookeeperStore(f"{zookeeper.connect}/kafka", config=PATIENT) as theirs:
+            theirs.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(7)})
+        found = consumer.committed([ck.TopicPartition(topic, 0), ck.TopicPartition(topic, 1)], timeout=10)
+        consumer.close()
+
+    assert node is not None and node.data == b"42"
+    assert [tp.offset for tp in found] == [7, 42]
+
+
+def fill(bootstrap: str, topic: str, records: int) -> None:
+    """So many records in each partition: a committed offset is believed only up to the log's end."""
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for number in range(records * PARTITIONS):
+        producer.produce(topic, b"x", partition=number % PARTITIONS)
+        if number % 10_000 == 0:
+            producer.flush(30)
+    assert producer.flush(60) == 0
