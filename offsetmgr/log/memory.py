@@ -11,9 +11,8 @@ No sleeping and no threads of its own; every method may be called from every thr
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -31,6 +30,8 @@ from offsetmgr.log.base import (
     partitions_of,
     slot_count,
 )
+from offsetmgr.log.memory_partition import StoredPartition
+from offsetmgr.log.memory_reader import MemoryReader
 from offsetmgr.records.base import Record
 
 _RECORD_OVERHEAD: Final = 22
@@ -61,7 +62,7 @@ class MemoryLog:
         self.hold = hold
         self.max_batch_bytes = max_batch_bytes
         self._clock = clock or SystemClock()
-        self._partitions = [_Partition() for _ in range(partitions)]
+        self._partitions = [StoredPartition() for _ in range(partitions)]
         self._slots = [_Slot() for _ in range(slot_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()
         self._changed = threading.Condition(threading.Lock())
@@ -80,7 +81,7 @@ class MemoryLog:
 
     def reader(self) -> MemoryReader:
         """See `PartitionLog.reader`."""
-        return MemoryReader(self)
+        return MemoryReader(self._partitions, self._changed, self._reading)
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `PartitionLog.start_offsets`."""
@@ -285,135 +286,6 @@ class MemoryWriter:
     def close(self) -> None:
         """See `SlotWriter.close`. An unfinished append stays unfinished, until the next claim."""
         self._used_up = self._used_up or LogClosed("append", "the writer was closed")
-
-
-class MemoryReader:
-    """The `LogReader` of a `MemoryLog`."""
-
-    def __init__(self, log: MemoryLog) -> None:
-        self._log = log
-        self._positions: dict[int, int] = {}
-        self._closed = False
-
-    def load(
-        self,
-        starts: Mapping[int, int],
-        ends: Mapping[int, int],
-        newest: Mapping[int, MutableMapping[bytes, bytes | None]],
-        *,
-        progress: Callable[[int], None] | None = None,
-        stopped: Callable[[], bool] | None = None,
-    ) -> Mapping[int, int]:
-        """See `LogReader.load`."""
-        reached = dict(starts)
-        for partition, end in ends.items():
-            if stopped is not None and stopped():
-                break
-            with self._log._reading():
-                self._check_open()
-                found = self._log._partitions[partition]
-                if found.stable < end:
-                    raise ValueError(f"partition {partition} ends at {found.stable}, before {end}")
-                for record in found.read(starts[partition], end - starts[partition]):
-                    if record.offset >= end:
-                        break
-                    newest[partition][record.key] = record.value
-            reached[partition] = max(end, starts[partition])
-            if progress is not None:
-                progress(reached[partition] - starts[partition])
-        return reached
-
-    def follow(self, starts: Mapping[int, int]) -> None:
-        """See `LogReader.follow`."""
-        with self._log._changed:
-            self._positions = dict(starts)
-
-    def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
-        """See `LogReader.poll`."""
-        deadline = time.monotonic() + timeout
-        while True:
-            with self._log._reading():
-                self._check_open()
-                records = self._take(most)
-                left = deadline - time.monotonic()
-                if records or left <= 0:
-                    return records
-                self._log._changed.wait(left)
-
-    def position(self, partition: int) -> int:
-        """See `LogReader.position`."""
-        with self._log._changed:
-            return self._positions[partition]
-
-    def close(self) -> None:
-        """Ends a `poll` of another thread at once, with `LogClosed`."""
-        with self._log._changed:
-            self._closed = True
-            self._log._changed.notify_all()
-
-    def _take(self, most: int) -> list[LogRecord]:
-        taken: list[LogRecord] = []
-        for partition, position in list(self._positions.items()):
-            found = self._log._partitions[partition]
-            records = found.read(position, most - len(taken))
-            taken += records
-            if len(taken) < most:
-                self._positions[partition] = max(position, found.stable)
-            elif records:
-                self._positions[partition] = records[-1].offset + 1
-            if records:  # to the end of the line, so that a busy partition does not starve the others
-                self._positions[partition] = self._positions.pop(partition)
-        return taken
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LogClosed("read", "the reader was closed")
-
-
-@dataclass
-class _Partition:
-    """Records that can be read, and those of an append that has not ended; at most one has, since a partition belongs
-    to one slot and a slot to one writer."""
-
-    start: int = 0
-    next: int = 0
-    records: list[LogRecord] = field(default_factory=list)
-    open: list[LogRecord] = field(default_factory=list)
-    old_tombstones: set[int] = field(default_factory=set)
-
-    @property
-    def stable(self) -> int:
-        return self.open[0].offset if self.open else self.next
-
-    def begin(self, partition: int, records: Sequence[Record], now: int) -> int:
-        for key, value in records:
-            self.open.append(LogRecord(partition, self.next, key, value, now))
-            self.next += 1
-        return self.next - 1
-
-    def end(self, *, written: bool) -> None:
-        if written:
-            self.records += self.open
-        self.open = []
-        self.next += 1  # the marker
-
-    def read(self, position: int, most: int) -> list[LogRecord]:
-        low, high = 0, len(self.records)
-        while low < high:
-            middle = (low + high) // 2
-            if self.records[middle].offset < position:
-                low = middle + 1
-            else:
-                high = middle
-        return self.records[low : low + most]
-
-    def compact(self, below: int | None) -> None:
-        cleaned = [r for r in self.records if below is None or r.offset < below]
-        rest = self.records[len(cleaned) :]
-        newest = {record.key: record.offset for record in cleaned}
-        kept = [r for r in cleaned if newest[r.key] == r.offset and r.offset not in self.old_tombstones]
-        self.old_tombstones = {record.offset for record in kept if record.value is None}
-        self.records = kept + rest
 
 
 @dataclass

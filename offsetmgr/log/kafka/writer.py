@@ -1,7 +1,7 @@
 """`KafkaSlotWriter`: appends to the partitions of one slot, each append a transaction.
 
 The transactional id names the slot, never the process: whoever claims calls ``init_transactions`` on the same id, and
-Kafka fences everybody who did so before (facts and alternatives: the ADR on fencing).
+Kafka fences everybody who did so before.
 
 Which failure is which error:
 
@@ -13,8 +13,8 @@ Which failure is which error:
   begun to commit;
 * the producer is fenced, wherever that shows: `Fenced`.
 
-Threads: ``claim``, ``append`` and ``close`` block without holding the interpreter's lock, and may be called from any
-thread, but from one at a time.
+Threads: ``claim`` and ``append`` block, most of the time without the interpreter's lock, so they belong on a thread of
+the slot's own and never on an event loop.  Any thread may call them, and ``close``, but one at a time.
 """
 
 from __future__ import annotations
