@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from offsetmgr import errors as errors
     from offsetmgr.config import ConnectionConfig as ConnectionConfig
+    from offsetmgr.embedded import OffsetManager as OffsetManager
     from offsetmgr.errors import OffsetMgrError as OffsetMgrError
     from offsetmgr.model import ABSENT as ABSENT
     from offsetmgr.model import Absent as Absent
@@ -25,6 +26,7 @@ _HOME: Final = {
     "Committed": "offsetmgr.model",
     "ConnectionConfig": "offsetmgr.config",
     "OffsetAndMetadata": "offsetmgr.model",
+    "OffsetManager": "offsetmgr.embedded",
     "OffsetMgrError": "offsetmgr.errors",
     "TopicPartition": "offsetmgr.model",
     "open_store": "offsetmgr.stores.uri",
@@ -38,6 +40,7 @@ __all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
     "TopicPartition",
     "ConnectionConfig",
     "open_store",
+    "OffsetManager",
     "OffsetMgrError",
     "errors",
 ]

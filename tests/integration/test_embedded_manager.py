@@ -1,0 +1,114 @@
+"""The offset manager inside a program, alone and beside others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
+from offsetmgr.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
+from offsetmgr.sandbox import KafkaBroker
+
+pytestmark = pytest.mark.servers
+
+A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 0)
+
+
+@contextmanager
+def embedded(kafka: KafkaBroker, topic: str) -> Iterator[OffsetManager]:
+    with OffsetManager(kafka.bootstrap, topic=topic, partitions=8, timeout=30) as manager:
+        yield manager
+
+
+def test_it_commits_fetches_deletes_and_remembers(kafka: KafkaBroker, unique: str) -> None:
+    with embedded(kafka, unique) as manager:
+        assert manager.fetch("g", [A]) == {A: ABSENT}
+        manager.commit("g", {A: OffsetAndMetadata(5, "m", 3), B: OffsetAndMetadata(6), C: OffsetAndMetadata(7)})
+        manager.commit("h", {A: OffsetAndMetadata(1)})
+        assert manager.groups() == ["g", "h"]
+    with embedded(kafka, unique) as manager:
+        assert manager.fetch("g") == {A: Committed(5, "m", 3), B: Committed(6), C: Committed(7)}
+        manager.delete("g", [B])
+        assert manager.fetch("g", [A, B]) == {A: Committed(5, "m", 3), B: ABSENT}
+        manager.delete("g")
+        manager.delete("g")  # there is nothing left, which is what was wanted
+        assert manager.groups() == ["h"]
+
+
+def test_it_lowers_nothing_unless_told_and_says_what_failed(kafka: KafkaBroker, unique: str) -> None:
+    with embedded(kafka, unique) as manager:
+        manager.commit("g", {A: OffsetAndMetadata(5)})
+        with pytest.raises(PartialFailure) as caught:
+            manager.commit("g", {A: OffsetAndMetadata(4), B: OffsetAndMetadata(9), C: OffsetAndMetadata(1, "x" * 5000)})
+        assert {tp: type(error) for tp, error in caught.value.failures.items()} == {
+            A: RewindRefused,
+            C: OffsetMetadataTooLarge,
+        }
+        assert set(caught.value.successes) == {B}
+        assert manager.fetch("g") == {A: Committed(5), B: Committed(9)}
+        manager.commit("g", {A: OffsetAndMetadata(4)}, allow_rewind=True)
+        assert manager.fetch("g", [A]) == {A: Committed(4)}
+
+
+def test_threads_that_commit_to_one_group_never_lower_it(kafka: KafkaBroker, unique: str) -> None:
+    with embedded(kafka, unique) as manager:
+
+        def climb(start: int) -> None:
+            for offset in range(start, 40, 4):
+                try:
+                    manager.commit("g", {A: OffsetAndMetadata(offset)})
+                except PartialFailure as error:
+                    assert type(error.failures[A]) is RewindRefused
+
+        threads = [threading.Thread(target=climb, args=(start,)) for start in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert manager.fetch("g", [A]) == {A: Committed(39)}
+
+
+def test_two_share_the_groups_and_one_takes_over_from_the_other(kafka: KafkaBroker, unique: str) -> None:
+    groups = [f"g{number}" for number in range(40)]
+    with embedded(kafka, unique) as first:
+        for group in groups:
+            first.commit(group, {A: OffsetAndMetadata(1)})
+        with embedded(kafka, unique) as second:
+            deadline = time.monotonic() + 30
+            while not (owners := _owners(first, second, groups))[1]:
+                assert time.monotonic() < deadline
+            assert owners[0]
+            group = owners[1][0]
+            with pytest.raises(NotCoordinator, match="belongs to the manager embedded-"):
+                first.commit(group, {A: OffsetAndMetadata(2)})
+            second.commit(group, {A: OffsetAndMetadata(3)})
+        # It has left: its groups come back, and nobody has to wait for its session of 10 s to end.
+        deadline = time.monotonic() + 8
+        while _owners(first, first, groups)[0] != groups:
+            assert time.monotonic() < deadline
+        assert first.fetch(group) == {A: Committed(3)}
+        assert first.groups() == sorted(groups)
+
+
+def _owners(first: OffsetManager, second: OffsetManager, groups: list[str]) -> tuple[list[str], list[str]]:
+    """The groups that the first answers for, and those that the second does."""
+    answered: tuple[list[str], list[str]] = ([], [])
+    for group in groups:
+        for manager, found in zip((first, second), answered, strict=True):
+            try:
+                manager.fetch(group)
+            except NotCoordinator:
+                continue
+            found.append(group)
+    return answered
+
+
+def test_outside_of_its_context_it_says_so(kafka: KafkaBroker, unique: str) -> None:
+    manager = OffsetManager(kafka.bootstrap, topic=unique)
+    with pytest.raises(NotCoordinator, match="not running"):
+        manager.fetch("g")
+    manager.close()
