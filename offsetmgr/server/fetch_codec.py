@@ -69,22 +69,31 @@ def _topics(cursor: Cursor, *, null_is_all: bool) -> list[tuple[str, Sequence[in
 
 def encode(version: int, requests: Sequence[FetchRequest], responses: Sequence[FetchResponse]) -> bytes:
     """The body of the response; ``responses`` in the order of ``requests``."""
+    if version >= BATCHED:
+        parts = [encode_group(version, *both) for both in zip(requests, responses, strict=True)]
+        return encode_batch(parts)
+    (request,), (response,) = requests, responses
     parts = [_THROTTLE] if version >= 3 else []
-    if version < BATCHED:
-        (request,), (response,) = requests, responses
-        _put_topics(parts, version, _failed(request, response.error) if version < 2 and response.error else response)
-        if version >= 2:
-            parts.append(INT16.pack(response.error))
-    else:
-        parts.append(count(len(requests), flexible=True))
-        for request, response in zip(requests, responses, strict=True):
-            parts.append(string(request.group, flexible=True))
-            _put_topics(parts, version, response)
-            parts.append(INT16.pack(response.error))
-            parts.append(NO_TAGS)
+    _put_topics(parts, version, _failed(request, response.error) if version < 2 and response.error else response)
+    if version >= 2:
+        parts.append(INT16.pack(response.error))
     if version >= FLEXIBLE:
         parts.append(NO_TAGS)
     return b"".join(parts)
+
+
+def encode_group(version: int, request: FetchRequest, response: FetchResponse) -> bytes:
+    """One group's part of a response from version `BATCHED` on."""
+    parts = [string(request.group, flexible=True)]
+    _put_topics(parts, version, response)
+    parts.append(INT16.pack(response.error))
+    parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def encode_batch(groups: Sequence[bytes]) -> bytes:
+    """The body of a response from version `BATCHED` on, of its groups' parts."""
+    return b"".join([_THROTTLE, count(len(groups), flexible=True), *groups, NO_TAGS])
 
 
 def _failed(request: FetchRequest, error: int) -> FetchResponse:

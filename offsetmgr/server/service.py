@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 _API_VERSIONS: Final = 18
 _NEVER_FLEXIBLE: Final = 32767
+_OTHER_FILES: Final = 500
+"""Open files beside clients' connections: to brokers, of libraries."""
 _SWEEP_SECONDS: Final = 0.5
 _KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed", Lane.ALONE: "other"}
 
@@ -195,6 +198,7 @@ class Listener:
 
     async def start(self) -> None:
         """Raises `Unreachable` where the address cannot be listened on."""
+        _allow_files(self.service.limits.connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: Connection(self.service, self),
@@ -217,3 +221,19 @@ class Listener:
         if self._server is not None:
             with contextlib.suppress(OSError):
                 await self._server.wait_closed()
+
+
+def _allow_files(connections: int) -> None:
+    """Raises this process's soft limit of open files, often 1024, as far as it may and as needed: a process without any
+    left could not reach the cluster either."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        _log.warning(
+            "fewer files may be open than connections are allowed", extra={"open files": allowed, "wanted": wanted}
+        )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from types import UnionType
@@ -67,12 +67,27 @@ def request_is_flexible(api_key: int, version: int) -> bool:
     return _request(api_key, version).flexible
 
 
+class EncodedItems(NamedTuple):
+    """Items of an array that are encoded already, to be given in the array's place: for arrays that are so long that
+    one who encodes them must let others have their turn in between."""
+
+    number: int
+    data: bytes | bytearray
+
+
+def encode_items(api_key: int, version: int, field: str, items: Iterable[Mapping[str, Any]]) -> bytes:
+    """Some items of a response's array of that name."""
+    return _response(api_key, version).encode_items(field, items)
+
+
 class _Field(NamedTuple):
     """One field of a message: how it is read and written, its tag if it has one, and how few bytes it can take."""
 
     name: str
     read: _Read
     write: _Write
+    write_item: _Write
+    """The same as ``write``, of one item where the field is an array."""
     tag: int | None
     default: Any
     smallest: int
@@ -95,6 +110,13 @@ class _Schema:
     def encode(self, message: Mapping[str, Any]) -> bytes:
         out = bytearray()
         self.write(out, message)
+        return bytes(out)
+
+    def encode_items(self, name: str, items: Iterable[Mapping[str, Any]]) -> bytes:
+        (field,) = (field for field in self._plain if field.name == name)
+        out = bytearray()
+        for item in items:
+            field.write_item(out, item)
         return bytes(out)
 
     def read(self, cursor: Cursor) -> Message:
@@ -161,10 +183,11 @@ def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
         read, write, smallest = _nested(_Schema(item), items_nullable)
     else:
         read, write, smallest = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
+    write_item = write
     if array:
-        read, write = _array(read, write, smallest, nullable, flexible)
+        read, write = _array(read, write_item, smallest, nullable, flexible)
         smallest = 1 if flexible else 4
-    return _Field(field.name, read, write, field.metadata.get("tag"), _default(field), smallest)
+    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), smallest)
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
@@ -274,6 +297,9 @@ def _array(read: _Read, write: _Write, smallest: int, nullable: bool, flexible: 
     def write_all(out: bytearray, items: Any) -> None:
         if items is None:
             out += count(-1, flexible=flexible)
+            return
+        if isinstance(items, EncodedItems):
+            out += count(items.number, flexible=flexible) + items.data
             return
         out += count(len(items), flexible=flexible)
         for item in items:

@@ -6,7 +6,8 @@ Only managers are named as brokers, and each partition's leader is this manager:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.errors import OffsetMgrError
@@ -22,6 +23,7 @@ from offsetmgr.server.handlers.endpoint import (
     decoded,
     encoded,
 )
+from offsetmgr.wire.serverside import EncodedItems, encode_items
 from offsetmgr.wire.upstream import TopicLayout
 
 _UNKNOWN_TOPIC: Final = 3
@@ -32,6 +34,8 @@ _UNKNOWN_TOPIC_ID: Final = 100
 _UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 _GROUP: Final = 0
 _BROKERS: Final = 1
+_BATCH: Final = 20
+"""Topics that are worked on before other clients have their turn."""
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
@@ -61,7 +65,7 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
     operations = bits(ACL_DESCRIBE, ACL_READ) if message.get("include_topic_authorized_operations") else NOT_ASKED
     topics = [
-        {**_topic(endpoint, layout), "topic_authorized_operations": operations}
+        layout
         for layout in layouts
         if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
     ]
@@ -70,7 +74,7 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         "brokers": _nodes(endpoint),
         "cluster_id": await _cluster_id(endpoint),
         "controller_id": endpoint.node_id,
-        "topics": topics + forbidden,
+        "topics": await _encoded_topics(endpoint, request, topics, operations, forbidden),
     }
     if message.get("include_cluster_authorized_operations"):
         told["cluster_authorized_operations"] = bits(ACL_DESCRIBE)
@@ -129,6 +133,25 @@ async def _layouts(endpoint: Endpoint, names: Sequence[str] | None, ids: Sequenc
         return await endpoint.cluster.topics(names, ids)
     unknown = [TopicLayout(name, None, _UNKNOWN_TOPIC) for name in names or ()]
     return unknown + [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
+
+
+async def _encoded_topics(
+    endpoint: Endpoint,
+    request: Request,
+    layouts: Sequence[TopicLayout],
+    operations: int,
+    forbidden: Sequence[Mapping[str, Any]],
+) -> EncodedItems:
+    """A few topics at a time: there may be hundreds of thousands of partitions."""
+    data = bytearray(encode_items(request.api_key, request.version, "topics", forbidden))
+    for at in range(0, len(layouts), _BATCH):
+        some = [
+            {**_topic(endpoint, layout), "topic_authorized_operations": operations}
+            for layout in layouts[at : at + _BATCH]
+        ]
+        data += encode_items(request.api_key, request.version, "topics", some)
+        await asyncio.sleep(0)
+    return EncodedItems(len(forbidden) + len(layouts), data)
 
 
 async def _cluster_id(endpoint: Endpoint) -> str | None:

@@ -33,7 +33,8 @@ CLASSIC: Final = "classic"
 _ERRORS_FOR_UNKNOWN: Final = 6
 """The version of DescribeGroups from which an unknown group is an error and no longer a state."""
 _BATCH: Final = 2_000
-"""Groups that are worked on before others have their turn."""
+_DESCRIBED_BATCH: Final = 50
+"""Groups that are worked on before other clients have their turn: named, and described."""
 
 
 async def list_groups(endpoint: Endpoint, request: Request) -> Answer:
@@ -74,8 +75,10 @@ async def describe_groups(endpoint: Endpoint, request: Request) -> Answer:
     message = decoded(request)
     asked = bool(message.get("include_authorized_operations"))
     groups = []
-    for group in message["groups"]:
+    for number, group in enumerate(message["groups"], 1):
         groups.append(await _described(endpoint, request, group, operations_asked=asked))
+        if number % _DESCRIBED_BATCH == 0:
+            await asyncio.sleep(0)
     return encoded(request, {"groups": groups})
 
 

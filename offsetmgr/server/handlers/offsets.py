@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
@@ -19,10 +20,14 @@ from offsetmgr.server.handlers.endpoint import (
     encoded,
 )
 
+_log = logging.getLogger(__name__)
+
 _UNKNOWN_PARTITION: Final = 3
 _INVALID_REQUEST: Final = 42
 _DEFECT: Final = CommitResponse(UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(UNKNOWN_SERVER_ERROR)
+_BATCH: Final = 50
+"""Groups that are worked on before other clients have their turn."""
 
 
 def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
@@ -54,16 +59,10 @@ def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
 def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
     version = request.version
     asked = fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
-    results: list[Awaitable[FetchResponse]]
-    if endpoint.authorizes:
-        results = [_fetch_what_is_allowed(endpoint, request, one) for one in asked]
-    else:
-        results = [endpoint.backend.fetch(one) for one in asked]
-
-    if len(results) == 1:
-        return Later(results[0], lambda found: fetch_codec.encode(version, asked, [found]), _FETCH_DEFECT)
-    defects = [_FETCH_DEFECT] * len(asked)
-    return Later(_all(results), lambda found: fetch_codec.encode(version, asked, found), defects)
+    if len(asked) == 1:
+        result = _fetched(endpoint, request, asked[0])
+        return Later(result, lambda found: fetch_codec.encode(version, asked, [found]), _FETCH_DEFECT)
+    return _fetch_many(endpoint, request, asked)
 
 
 async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
@@ -130,13 +129,25 @@ def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[s
 # --- fetches ------------------------------------------------------------------------------------------
 
 
-def _all(results: Sequence[Awaitable[FetchResponse]]) -> Awaitable[Sequence[FetchResponse]]:
-    futures = [asyncio.ensure_future(result) for result in results]
-    if all(future.done() and not future.cancelled() and future.exception() is None for future in futures):
-        done: asyncio.Future[Sequence[FetchResponse]] = asyncio.get_running_loop().create_future()
-        done.set_result([future.result() for future in futures])
-        return done
-    return asyncio.gather(*futures)
+def _fetched(endpoint: Endpoint, request: Request, asked: FetchRequest) -> Awaitable[FetchResponse]:
+    if endpoint.authorizes:
+        return _fetch_what_is_allowed(endpoint, request, asked)
+    return endpoint.backend.fetch(asked)
+
+
+async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[FetchRequest]) -> bytes:
+    """A few groups at a time: tools ask for all that there are at once."""
+    parts: list[bytes] = []
+    for at in range(0, len(asked), _BATCH):
+        several = asked[at : at + _BATCH]
+        results = await asyncio.gather(*(_fetched(endpoint, request, one) for one in several), return_exceptions=True)
+        for one, found in zip(several, results, strict=True):
+            if isinstance(found, BaseException):
+                _log.error("a fetch failed: a defect; it is answered with an error", exc_info=found)
+            response = _FETCH_DEFECT if isinstance(found, BaseException) else found
+            parts.append(fetch_codec.encode_group(request.version, one, response))
+        await asyncio.sleep(0)
+    return fetch_codec.encode_batch(parts)
 
 
 async def _fetch_what_is_allowed(endpoint: Endpoint, request: Request, asked: FetchRequest) -> FetchResponse:
