@@ -134,9 +134,9 @@ class ManagerProcess:
             return authorizer.group(principal or "", Operation.DESCRIBE, "*")
 
         apis.append(inspection_api(self, may_look))
-        service.apis.update({api.key: api for api in apis})
         if relay is not None:
             await self._open_relay_ports(relay, service, listener, tls)
+        service.apis.update({api.key: api for api in apis})
         if metrics is not None:
             await self._start_figures(metrics)
         self._ready = True

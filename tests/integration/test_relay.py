@@ -512,9 +512,16 @@ def test_no_generation_is_given_out_before_the_commits_of_the_one_before_have_en
     assert committed(relay, unique) == {("t", 0): 5}
 
 
-@pytest.mark.parametrize("lost_by", ["the group is another's now", "it was another's, and is ours again"])
+@pytest.mark.parametrize(
+    ("code", "taken"),
+    [
+        pytest.param(NOT_COORDINATOR, 0, id="another's now"),
+        pytest.param(0, 1, id="another's, and ours again"),
+        pytest.param(14, 0, id="being loaded, whoever's it is"),
+    ],
+)
 def test_a_join_answered_after_ownership_was_lost_gives_no_generation(
-    relay: RunningRelay, unique: str, lost_by: str
+    relay: RunningRelay, unique: str, code: int, taken: int
 ) -> None:
     async def story() -> None:
         first = await joined(relay, unique)
@@ -522,9 +529,8 @@ def test_a_join_answered_after_ownership_was_lost_gives_no_generation(
         joining = asyncio.ensure_future(second.join())
         while await first.heartbeat() != REBALANCING:
             await asyncio.sleep(0.01)
-        relay.kept.taken += 1
-        if lost_by.startswith("the group"):
-            relay.kept.code = NOT_COORDINATOR
+        relay.kept.taken += taken
+        relay.kept.code = code
         async with asyncio.timeout(20):
             direct = await Connection.open(Address.parse(relay.real), Security(), 10)
             members = [{"member_id": first.member_id, "group_instance_id": None}]

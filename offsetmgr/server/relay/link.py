@@ -72,4 +72,4 @@ class Link:
     def close(self) -> None:
         self._closed = True
         for upstream in self._upstreams.values():
-            upstream.close()
+            upstream.release()

@@ -23,7 +23,9 @@ Who can commit between which two steps.  Let C create generation g+1 and answer 
 - When M reads it, `joined` drops all evidence, in one step: from now on g is refused (ILLEGAL_GENERATION).  A
   Heartbeat of g that is still on its way back may say "valid" and is not believed (the serial has changed).
 - Then the relay waits until the commits begun before have ended (`Backend.settled`), asks once more whether M owns
-  the group, and only then passes the answer on.  So whoever knows g+1 fetches after the last commit of g.
+  the group, and only then passes the answer on.  So whoever knows g+1 fetches after the last commit of g.  (After a
+  commit that was answered as failed while nobody knew yet whether it was: it may still take effect, before any later
+  one.  Its member was valid, and is told the same as by Kafka.)
 - If M has lost the group by then, the client gets NOT_COORDINATOR instead, knows no g+1, and joins again through
   the new owner.  If M is frozen between that question and the answer's way out, g+1 was C's generation before M
   lost the group: the new owner M' begins with no evidence, and to whatever it asks in its tenure C answers that g

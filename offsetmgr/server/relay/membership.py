@@ -2,8 +2,8 @@
 group, and read as they pass, for the `MemberGate`.
 
 They go on a connection of the client's own, since a JoinGroup may wait there for a whole rebalance.  A manager that is
-still loading the group passes them too: clients have no word for "loading" in most of these answers, members must not
-lose their sessions meanwhile, and whoever joins fetches no offsets before the load is done.
+still loading the group passes them too: clients have no word for "loading" in most of these answers, and members must
+not lose their sessions meanwhile.  But it gives out no generation before the load is done.
 """
 
 from __future__ import annotations
@@ -116,4 +116,5 @@ class Membership:
         return Frame(frame)
 
     def _still_ours(self, group: str, tenure: int) -> bool:
-        return self._backend.owns(group) in _OURS and self._backend.tenure(group) == tenure
+        """While it is loading nobody knows whether the group is ours at this moment."""
+        return self._backend.owns(group) == NONE and self._backend.tenure(group) == tenure

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from offsetmgr.server.connection import Connection as ClientConnection
 
 DIAL_SECONDS: Final = 10.0
+PARTING_SECONDS: Final = 10.0
+"""How long a broker may take what a client that is gone has sent."""
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
 """Bytes of an answer that is collected whole. Those that are streamed may have any size."""
 
@@ -67,7 +69,7 @@ class Forwarded:
         self._upstream.resume()
 
     def lost(self) -> None:
-        self._upstream.close()
+        self._upstream.release()
 
 
 class _Collected:
@@ -101,6 +103,8 @@ class Upstream(asyncio.BufferedProtocol):
         self._taking = False
         self._paused = False
         self._room: asyncio.Future[None] | None = None
+        self._posted = False
+        """Whether requests that nobody will answer wait for the connection."""
         self._closed = False
         self._dialling = asyncio.ensure_future(self._dial(security))
 
@@ -115,6 +119,7 @@ class Upstream(asyncio.BufferedProtocol):
 
     def post(self, request: Request) -> None:
         """Passes on a request that the broker does not answer (Produce with acks=0)."""
+        self._posted = self._posted or self._transport is None
         self._send(request.frame)
 
     def ask(self, request: Request) -> asyncio.Future[bytes]:
@@ -136,15 +141,30 @@ class Upstream(asyncio.BufferedProtocol):
     def closed(self) -> bool:
         return self._closed
 
+    def release(self) -> None:
+        """The client is gone. What it has sent still goes out, as from its own socket, since who asks for no
+        acknowledgement hangs up behind the last record."""
+        if not self._closed:
+            if self._transport is not None:
+                self._part(self._transport)
+            elif not self._posted:
+                self._dialling.cancel()
+            self._forget()
+
     def close(self) -> None:
-        """Hangs up; whoever waits for an answer gets an error."""
-        if self._closed:
-            return
+        """Hangs up at once; whoever waits for an answer gets an error."""
+        if not self._closed:
+            self._dialling.cancel()
+            if self._transport is not None:
+                self._transport.abort()
+            self._forget()
+
+    def _part(self, transport: asyncio.Transport) -> None:
+        transport.close()
+        asyncio.get_running_loop().call_later(PARTING_SECONDS, transport.abort)
+
+    def _forget(self) -> None:
         self._closed = True
-        self._dialling.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-        self._unsent.clear()
         self.resume_writing()
         expected, self._expected = self._expected, deque()
         for answer in expected:
@@ -162,11 +182,16 @@ class Upstream(asyncio.BufferedProtocol):
         except OffsetMgrError:
             self._break_off()
             return
+        if self._closed and not self._posted:
+            self._transport.abort()
+            return
         self._transport.set_write_buffer_limits(_MOST_UNSENT)
         unsent, self._unsent = self._unsent, []
         for frame in unsent:
             self._transport.write(frame)
-        if self._paused:
+        if self._closed:
+            self._part(self._transport)
+        elif self._paused:
             self._transport.pause_reading()
 
     def _send(self, frame: bytes) -> None:
@@ -179,6 +204,7 @@ class Upstream(asyncio.BufferedProtocol):
         return Unreachable(f"broker {self.address}", "the connection broke")
 
     def _break_off(self) -> None:
+        self._unsent.clear()
         self.close()
         self._client.cut()
 
@@ -188,6 +214,8 @@ class Upstream(asyncio.BufferedProtocol):
         return self._buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._closed:
+            return
         if self._held:
             self._held += bytes(self._buffer.view[:nbytes])
             return
