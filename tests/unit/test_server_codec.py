@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import os
 import random
 import struct
 from datetime import datetime, timedelta
@@ -23,6 +24,10 @@ from offsetmgr.manager.requests import CommitRequest, CommitResponse, FetchReque
 from offsetmgr.server import commit_codec, fetch_codec
 from offsetmgr.wire import serverside
 from offsetmgr.wire.conditional import EXPECTED, EXPECTED_TAG
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+MANY, FEW = (300, 40) if SOAK else (15, 2)
+"""Examples for each version of the hot requests, and of all the others."""
 
 COMMIT_VERSIONS = range(commit_codec.LOWEST, commit_codec.HIGHEST + 1)
 FETCH_VERSIONS = range(fetch_codec.LOWEST, fetch_codec.HIGHEST + 1)
@@ -94,7 +99,7 @@ def commit_as_kio_says_it(version: int, wanted: CommitRequest, rng: random.Rando
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 @given(wanted=commits, seed=st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=MANY, deadline=None)
 def test_commits_are_read_as_kio_writes_them(version: int, wanted: CommitRequest, seed: int) -> None:
     if wanted.retention_ms is not None:
         wanted = wanted._replace(retention_ms=wanted.retention_ms % 10**12)
@@ -116,7 +121,7 @@ def test_commits_are_read_as_kio_writes_them(version: int, wanted: CommitRequest
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 @given(wanted=commits, error=codes, errors=st.dictionaries(st.integers(0, 7), codes))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=MANY, deadline=None)
 def test_answers_to_commits_are_read_by_kio(
     version: int, wanted: CommitRequest, error: int, errors: dict[int, int]
 ) -> None:
@@ -204,7 +209,7 @@ def fetch_as_kio_says_it(version: int, wanted: list[FetchRequest]) -> Any:
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(wanted=st.lists(fetches, min_size=1, max_size=4), stable=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=MANY, deadline=None)
 def test_fetches_are_read_as_kio_writes_them(version: int, wanted: list[FetchRequest], stable: bool) -> None:
     wanted = [request._replace(require_stable=stable and version >= 7) for request in wanted]
     if version < 9:
@@ -228,7 +233,7 @@ def test_fetches_are_read_as_kio_writes_them(version: int, wanted: list[FetchReq
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(answers=st.lists(st.tuples(names, fetched, st.sampled_from([0, 0, 0, 14, 16])), min_size=1, max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=MANY, deadline=None)
 def test_answers_to_fetches_are_read_by_kio(version: int, answers: list[Any]) -> None:
     answers = answers if version >= 8 else answers[:1]
     asked = [FetchRequest(group, [(t, [p[0] for p in parts]) for t, parts in topics]) for group, topics, _ in answers]
@@ -359,7 +364,7 @@ def test_everything_else_is_read_and_written_as_kio_does(name: str, version: int
     encode = serverside.encode_request if request else serverside.encode_response
 
     @given(entity=st.from_type(kind))
-    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=FEW, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     def same(entity: Any) -> None:
         data = kio_bytes(entity)
         message = decode(SPOKEN[name], version, b"header" + data, 6)

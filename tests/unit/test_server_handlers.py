@@ -221,6 +221,12 @@ def test_describe_cluster(client: WireClient, backend: MemoryBackend, version: i
     assert [b["broker_id"] for b in answer["brokers"]] == [NODE_ID, 9]
 
 
+def test_describe_cluster_while_its_id_is_not_known_is_an_error(client: WireClient, cluster: FakeCluster) -> None:
+    cluster.reachable = False
+    answer = client.ask(DESCRIBE_CLUSTER, 1, {"endpoint_type": 1})
+    assert (answer["error_code"], answer["brokers"]) == (7, [])
+
+
 def test_describe_cluster_of_controllers_is_refused(client: WireClient) -> None:
     answer = client.ask(DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False, "endpoint_type": 2})
     assert (answer["error_code"], answer["brokers"]) == (115, [])
@@ -279,8 +285,11 @@ def test_negative_partitions_beside_an_error_of_the_group(client: WireClient, ba
     assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {("t", 0): 16, ("t", -1): 3}
 
 
-def test_a_commit_of_nothing(client: WireClient) -> None:
+def test_a_commit_of_nothing_does_nothing(client: WireClient, backend: MemoryBackend) -> None:
     assert client.commit("g", {})["topics"] == []
+    message = {**commit_message("g", {}), "topics": [{"name": "t", "partitions": []}]}
+    assert client.ask(COMMIT, 7, message)["topics"] == [{"name": "t", "partitions": []}]
+    assert backend.commits == 0
 
 
 def test_a_defect_of_the_backend_is_an_error_of_the_partitions(

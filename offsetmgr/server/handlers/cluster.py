@@ -32,10 +32,12 @@ _COORDINATOR_NOT_AVAILABLE: Final = 15
 _INVALID_REQUEST: Final = 42
 _UNKNOWN_TOPIC_ID: Final = 100
 _UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+_REQUEST_TIMED_OUT: Final = 7
 _GROUP: Final = 0
 _BROKERS: Final = 1
 _BATCH: Final = 20
 """Topics that are worked on before other clients have their turn."""
+_NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "endpoint_type": _BROKERS}
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
@@ -83,23 +85,26 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
 
 async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
     message = decoded(request)
-    kind = message.get("endpoint_type", _BROKERS)
-    wrong = kind != _BROKERS
+    if message.get("endpoint_type", _BROKERS) != _BROKERS:
+        why = "controllers are not reached through an offset manager"
+        return encoded(request, {**_NO_CLUSTER, "error_code": _UNSUPPORTED_ENDPOINT_TYPE, "error_message": why})
+    cluster_id = await _cluster_id(endpoint)
+    if cluster_id is None:
+        return encoded(request, {**_NO_CLUSTER, "error_code": _REQUEST_TIMED_OUT, "error_message": None})
+    operations = bits(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
     return encoded(
         request,
         {
-            "error_code": _UNSUPPORTED_ENDPOINT_TYPE if wrong else 0,
-            "error_message": "controllers are not reached through an offset manager" if wrong else None,
+            "error_code": 0,
+            "error_message": None,
             "endpoint_type": _BROKERS,
-            "cluster_id": await _cluster_id(endpoint) or "",
+            "cluster_id": cluster_id,
             "controller_id": endpoint.node_id,
             "brokers": [
                 {"broker_id": node["node_id"], "host": node["host"], "port": node["port"], "is_fenced": False}
-                for node in ([] if wrong else _nodes(endpoint))
+                for node in _nodes(endpoint)
             ],
-            "cluster_authorized_operations": bits(ACL_DESCRIBE)
-            if message["include_cluster_authorized_operations"]
-            else NOT_ASKED,
+            "cluster_authorized_operations": operations,
         },
     )
 

@@ -45,8 +45,8 @@ def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
         refused |= _nonsense(commit)
     if refused:
         commit = _without(commit, refused)
-        if not commit.topics:
-            return commit_codec.encode(version, topics, CommitResponse(errors=refused))
+    if not any(parts for _, parts in commit.topics):
+        return commit_codec.encode(version, topics, CommitResponse(errors=refused))
 
     def answer(response: CommitResponse) -> Answer:
         if refused:
@@ -116,7 +116,8 @@ def _nonsense(commit: CommitRequest) -> dict[tuple[str, int], int]:
 
 def _without(commit: CommitRequest, refused: dict[tuple[str, int], int]) -> CommitRequest:
     topics = [(topic, [p for p in parts if (topic, p[0]) not in refused]) for topic, parts in commit.topics]
-    return commit._replace(topics=[(topic, parts) for topic, parts in topics if parts])
+    expected = {key: offset for key, offset in commit.expected.items() if key not in refused}
+    return commit._replace(topics=[(topic, parts) for topic, parts in topics if parts], expected=expected)
 
 
 def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[str, int], int]) -> CommitResponse:
