@@ -143,6 +143,10 @@ class Secondary:
         """Whether anything of the group is still to be written."""
         return group in self._wanted
 
+    def learn(self, group: str, tp: TopicPartition, offset: int) -> None:
+        """What somebody else has written to the secondary."""
+        self._learn((group, tp), offset)
+
     async def flush(self, seconds: float) -> int:
         """Waits until the secondary has everything, so long at most; gives how many partitions it lacks."""
         until = asyncio.get_running_loop().time() + seconds

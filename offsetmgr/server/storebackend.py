@@ -8,8 +8,8 @@ Before a dual store (rule 7) a commit goes to the primary; what that took goes t
 acknowledged when both have it.  A failure of the secondary is logged, counted and repaired in the background, and the
 commit acknowledged all the same.  A write to the primary whose outcome is not known is read later, and passed on if it
 happened after all.  A fetch is the larger of both, except where a rewind is still on its way to the secondary: there it
-is the primary's.  What is on its way is kept in memory only: after a crash the next commit of a partition, or a copy
-by ``offsetmgr offsets`` or ``migrate mirror``, makes the two equal again.
+is the primary's.  What is on its way is kept in memory only: after a crash the next start brings the secondary forward
+(`catchup`), and the next commit of a partition makes the two equal in any case.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from offsetmgr.manager.requests import (
 )
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.catchup import CatchUp
 from offsetmgr.server.doubts import Doubts
 from offsetmgr.server.secondary import Secondary
 from offsetmgr.server.storecodes import INVALID_REQUEST, commit_code, delete_code
@@ -85,6 +86,7 @@ class StoreBackend:
         self._second_threads: StoreThreads | None = None
         self._second: Secondary | None = None
         self._doubts: Doubts | None = None
+        self._catch_up: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
         """Clients may be served at once; the task is done when it is known what the store can carry, or that it cannot
@@ -96,6 +98,8 @@ class StoreBackend:
             self._second_threads = StoreThreads(self._dual.secondary)
             self._second = Secondary(self._second_threads, patience=self._patience)
             self._doubts = Doubts(self._threads, self._second)
+            catch_up = CatchUp(self._threads, self._second_threads, self._second)
+            self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
         self._starting = asyncio.get_running_loop().create_task(self._learn_all())
         return self._starting
 
@@ -120,6 +124,8 @@ class StoreBackend:
     async def close(self, grace: float = 5.0) -> None:
         """Lets what is on its way to a secondary arrive, at most ``grace`` seconds, and closes the store."""
         self._starting.cancel()
+        if self._catch_up is not None:
+            self._catch_up.cancel()
         if self._doubts is not None:
             self._doubts.close()
         if self._second is not None and self._second_threads is not None:

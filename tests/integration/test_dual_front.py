@@ -128,6 +128,7 @@ def held(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> dict[int
     return {tp.partition: committed.offset for tp, committed in found.offsets.items()}
 
 
+@pytest.mark.timeout(600)
 def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
     python, java = PythonCommitter("python-app"), JavaCommitter("java-app")
     committers = (python, java)

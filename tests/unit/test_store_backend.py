@@ -516,3 +516,56 @@ def test_closing_lets_what_is_on_its_way_arrive_or_says_what_is_lacking(caplog: 
 def _set(store: FaultyStore, offset: int, group: str = "g") -> None:
     assert isinstance(store.store, MemoryStore)
     list(store.store.edit([GroupEdit(group, {A: Change(OffsetAndMetadata(offset), None, True)})]))
+
+
+# --- after a crash --------------------------------------------------------------------------------
+
+
+def test_a_start_brings_the_second_forward_where_it_was_left_behind() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        _set(first, 20)
+        _set(second, 10)
+        _set(first, 5, group="ahead")
+        _set(second, 8, group="ahead")
+        _set(first, 7, group="native")
+        async with running(store):
+            await until(lambda: held(second) == {A: 20}, "the catch-up")
+
+            assert held(second, "ahead") == {A: 8}  # may be somebody's progress: never back without being told
+            assert held(second, "native") == {}  # has never been in the secondary, and is none of its business
+
+    asyncio.run(scenario())
+
+
+def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
+    async def scenario() -> None:
+        slow = SlowStore()
+        first, second, store = dual(second=slow)
+        slow.data["g"] = {A: Committed(10)}
+        _set(first, 20)
+        async with running(store, secondary_patience=0.05) as backend:
+            await until(lambda: slow.streams, "the catch-up's write")
+            assert await backend.commit(commit("g", 5)) == CommitResponse()
+            slow.data["g"] = {A: Committed(11)}
+            slow.go.set()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the commit")
+
+            assert (held(first), held(second)) == ({A: 5}, {A: 5})
+
+    asyncio.run(scenario())
+
+
+def test_a_catch_up_waits_for_stores_that_cannot_be_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.server.catchup._PAUSE", 0.05)
+
+    async def scenario() -> None:
+        first, second, store = dual()
+        _set(first, 20)
+        _set(second, 10)
+        first.fail("read", times=2)
+        second.fail("read", times=2).fail("write", times=1)
+        async with running(store):
+            await until(lambda: held(second) == {A: 20}, "the catch-up")
+
+    asyncio.run(scenario())
