@@ -506,6 +506,14 @@ class TestReplaying:
         assert offsets(shard, "g") == {("t", 0): 1, ("t", 1): 2, ("t", 2): 3}
         assert shard.position == 3
 
+    def test_an_acknowledgement_after_a_later_one_was_read_takes_nothing_back(self, shard: Shard) -> None:
+        prepared = shard.commit(committing("g", p0=1), NOW)
+        shard.replay(0, *prepared.records[0])
+        shard.replay(1, b"o|g|t|0", b"2,-1,0,-,")
+        shard.acknowledged(prepared, 0)
+
+        assert (fetched(shard, "g", 0)[0], shard.position) == (2, 2)
+
     def test_unknown_versions_are_counted_and_the_rest_is_read(self, shard: Shard) -> None:
         shard.replay(0, b"v7|x", b"?")
         shard.replay_newest({b"v7|y": b"?", b"v9|x": None, b"o|g|t|0": b"7,-1,0,-,"}, 4)
