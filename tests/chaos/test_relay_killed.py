@@ -1,0 +1,141 @@
+"""A relaying manager killed (SIGKILL) and started again under running Java and librdkafka consumers.
+
+They come back to it, go on where they were, and the real coordinator never holds an offset of theirs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from conftest import MakeTopic
+from fleet import Manager, managers_of, wait_for
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.sandbox import KafkaBroker, jars
+from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.stores.uri import open_store
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
+
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+LIBRDKAFKA = """
+import sys
+from confluent_kafka import Consumer
+c = Consumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[3], "auto.offset.reset": "earliest",
+              "auto.commit.interval.ms": 300, "session.timeout.ms": 6000, "log_level": 0})
+c.subscribe([sys.argv[2]])
+while True:
+    message = c.poll(0.2)
+    if message is not None and message.error() is None:
+        print(message.value().decode(), flush=True)
+"""
+SETTINGS = ("session.timeout.ms=6000", "auto.commit.interval.ms=300", "auto.offset.reset=earliest")
+
+
+def java_consumer(release: str, bootstrap: str, topic: str, group: str) -> list[str]:
+    arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]
+    for setting in SETTINGS:
+        arguments += ["--consumer-property", setting]
+    return java_command([jars.resolve(release)], CONSOLE, arguments, jvm=("-Xmx128m", *QUICK_START))
+
+
+@contextmanager
+def running(command: list[str], output: Path) -> Iterator[Path]:
+    """A consumer that writes every value that it receives to a file."""
+    with output.open("wb") as file, output.with_suffix(".errors").open("wb") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=errors)
+    try:
+        yield output
+        assert process.poll() is None, "the consumer has ended"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def received(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().splitlines() if line.isdigit()]
+
+
+def test_consumers_come_back_to_a_manager_that_was_killed(
+    kafka: KafkaBroker, make_topic: MakeTopic, tmp_path: Path, unique: str
+) -> None:
+    make_topic(unique, 2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
+    sent = 0
+
+    def send(count: int) -> int:
+        nonlocal sent
+        for _ in range(count):
+            producer.produce(unique, str(sent).encode(), partition=sent % 2)
+            sent += 1
+        assert producer.flush(30) == 0
+        return sent
+
+    with managers_of(tmp_path, [kafka], 1, "--relay", "--offsets-topic", f"{unique}.offsets") as (manager,):
+        groups = {name: f"{unique}-{name}" for name in ("java39", "java41", "librdkafka")}
+        commands = {
+            "java39": java_consumer("kafka-3.9", manager.address, unique, groups["java39"]),
+            "java41": java_consumer("kafka-4.1", manager.address, unique, groups["java41"]),
+            "librdkafka": [sys.executable, "-c", LIBRDKAFKA, manager.address, unique, groups["librdkafka"]],
+        }
+        with ExitStack() as stack:
+            files = [stack.enter_context(running(command, tmp_path / name)) for name, command in commands.items()]
+            send(100)
+            wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all have the first hundred")
+            wait_for(lambda: all(committed(manager, g) == sent for g in groups.values()), "all have committed them")
+            kills: list[tuple[list[int], int]] = []
+            for _ in range(2):
+                kills.append(([len(received(f)) for f in files], sent))
+                manager.kill()
+                send(50)
+                manager.start()
+                send(50)
+                wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all go on", 90)
+                wait_for(lambda: all(committed(manager, g) == sent for g in groups.values()), "all commit again", 90)
+            # Nobody read anew what was committed before a kill. (What was read behind it is: a manager that is away for
+            # longer than their sessions costs the members their membership, as unheard heartbeats do anywhere.)
+            for counts, committed_then in kills:
+                for file, count in zip(files, counts, strict=True):
+                    assert min(received(file)[count:]) >= committed_then
+        with open_store(f"kafka://{kafka.bootstrap}") as real:
+            assert [dict(real.fetch(group)) for group in groups.values()] == [{}] * 3
+        status = subprocess.run(
+            [sys.executable, "-m", "offsetmgr", "manager", "status", "--bootstrap-server", manager.address],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (status.returncode, status.stderr) == (0, "")
+
+        # One that gets past us (nothing denies it here) is noticed.
+        stray = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": groups["java39"], "log_level": 0})
+        wait_for(lambda: past_us(stray, unique), "the real coordinator takes a commit once the members are gone")
+        stray.close()
+
+        def alarmed() -> bool:
+            told = subprocess.run(status.args, capture_output=True, text=True, timeout=60, check=False)
+            return told.returncode == 1 and groups["java39"] in told.stderr
+
+        wait_for(alarmed, "manager status names the group that has offsets in both places", 90)
+
+
+def past_us(client: Consumer, topic: str) -> bool:
+    """Commits at the real coordinator; whether it worked."""
+    try:
+        return not client.commit(asynchronous=False, offsets=[TopicPartition(topic, 0, 5)])[0].error
+    except KafkaException:
+        return False
+
+
+def committed(manager: Manager, group: str) -> int:
+    """How many messages the group has committed, over both partitions; -1 while nobody answers."""
+    try:
+        with open_store(f"manager://{manager.address}", ConnectionConfig(timeout_ms=3000)) as store:
+            return sum(found.offset for found in store.fetch(group).values() if found)
+    except OffsetMgrError:
+        return -1
