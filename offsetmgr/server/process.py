@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
 
-from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, UsageError
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
 from offsetmgr.log.base import slot_count
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
@@ -91,6 +91,8 @@ class ManagerProcess:
         self._runtime: ManagerRuntime | None = None
         self._ownership: SlotOwnership | None = None
         self._relay: Relay | None = None
+        self._own_offsets_there = False
+        """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
         self._alarms: list[str] = []
         self.listener: Listener | None = None
 
@@ -124,7 +126,7 @@ class ManagerProcess:
         host, port = options.advertise or (options.listen[0], listener.port)
         node_id = await self._start_backend(backend, host, port, security)
         if relay is not None:
-            backend.now = relay.guard(backend.now)
+            backend.now = relay.guard(backend.now, watch=not self._own_offsets_there)
         endpoint = Endpoint(backend.now, node_id, upstream, authorizer, authentication)
         apis = endpoint_apis(endpoint)
         if relay is not None:
@@ -176,7 +178,7 @@ class ManagerProcess:
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         if self._relay is not None:
-            await asyncio.to_thread(_refuse_same_cluster, store, self._cluster_id)
+            self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
         front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
         front.start()
         self._open.push_async_callback(front.close)
@@ -312,15 +314,12 @@ class _Later:
         return self.now.room()
 
 
-def _refuse_same_cluster(store: OffsetStore, cluster_id: str | None) -> None:
-    """Members of groups are at the real coordinator, which takes no commits from others then: not even from us."""
+def _is_in(store: OffsetStore, cluster_id: str | None) -> bool:
+    """Whether the store, or a part of it, is the native groups of this cluster. Raises `OffsetMgrError`."""
     from offsetmgr.stores.dual import DualStore
 
-    for part in (store.primary, store.secondary) if isinstance(store, DualStore) else (store,):
-        if part.uri.startswith("kafka:") and part.identity().id == cluster_id:
-            why = "the brokers that are relayed take no commits of groups with members, which is what the store makes"
-            store.close()
-            raise UsageError("--relay with this --store", why, "leave out --relay, or name another store")
+    parts = (store.primary, store.secondary) if isinstance(store, DualStore) else (store,)
+    return any(part.uri.startswith("kafka:") and part.identity().id == cluster_id for part in parts)
 
 
 def _shard_json(status: dict[str, Any]) -> dict[str, Any]:

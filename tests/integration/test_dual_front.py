@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import confluent_kafka as ck
 import pytest
-from fronts import StoreFront
+from fronts import ManagerFront, StoreFront
 from processes import Commands, create_topic, wait_for
 
 from offsetmgr.config import ConnectionConfig
@@ -209,11 +209,61 @@ def test_a_modern_consumers_commit_is_where_old_consumers_look_for_it(
     assert [tp.offset for tp in found] == [7, 42]
 
 
-def fill(bootstrap: str, topic: str, records: int) -> None:
+def test_consumers_that_subscribe_have_dual_commit_through_the_relay(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
+) -> None:
+    """Their group is the real coordinator's, so their commits reach it with their generation; ZooKeeper gets them too,
+    and a commit of an earlier generation neither of the two."""
+    topic = make_topic(unique, 2)
+    fill(kafka.bootstrap, topic, 20, partitions=2)
+    uri = dual_uri(kafka.bootstrap, f"{zookeeper.connect}/kafka")
+    with ManagerFront(kafka.bootstrap, "unused", relay=True, store=uri) as front:
+
+        def consumer() -> ck.Consumer:
+            new = ck.Consumer(
+                {
+                    "bootstrap.servers": front.bootstrap,
+                    "group.id": unique,
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "session.timeout.ms": 6000,
+                }
+            )
+            new.subscribe([topic])
+            return new
+
+        def owns(partitions: int, *members: ck.Consumer) -> bool:
+            for member in members:
+                member.poll(0.1)
+            return all(len(member.assignment()) == partitions for member in members)
+
+        first = consumer()
+        wait_for(lambda: owns(2, first), "the assignment")
+        first.commit(offsets=[ck.TopicPartition(topic, p, 5) for p in (0, 1)], asynchronous=False)
+        second = consumer()
+        wait_for(lambda: owns(1, first, second), "the second member's part")
+        second.commit(offsets=[ck.TopicPartition(topic, second.assignment()[0].partition, 9)], asynchronous=False)
+        moved = second.assignment()[0].partition
+        stale = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": unique})
+        with pytest.raises(ck.KafkaException) as refused:
+            stale.commit(offsets=[ck.TopicPartition(topic, 1 - moved, 1)], asynchronous=False)
+        for member in (stale, second, first):
+            member.close()
+
+    assert refused.value.args[0].code() == ck.KafkaError.UNKNOWN_MEMBER_ID
+    with (
+        KafkaStore(kafka.bootstrap, PATIENT) as native,
+        ZookeeperStore(f"{zookeeper.connect}/kafka", config=PATIENT) as nodes,
+    ):
+        assert held(native, unique, topic) == {moved: 9, 1 - moved: 5}
+        assert held(nodes, unique, topic) == {moved: 9, 1 - moved: 5}
+
+
+def fill(bootstrap: str, topic: str, records: int, partitions: int = PARTITIONS) -> None:
     """So many records in each partition: a committed offset is believed only up to the log's end."""
     producer = ck.Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
-    for number in range(records * PARTITIONS):
-        producer.produce(topic, b"x", partition=number % PARTITIONS)
+    for number in range(records * partitions):
+        producer.produce(topic, b"x", partition=number % partitions)
         if number % 10_000 == 0:
             producer.flush(30)
     assert producer.flush(60) == 0

@@ -44,11 +44,14 @@ class Relay:
         self._watch: BypassWatch | None = None
         self.fallback = Forwarder(self._links)
 
-    def guard(self, backend: Backend) -> GatedBackend:
-        """The manager's backend, with everybody who may not commit or delete refused."""
+    def guard(self, backend: Backend, *, watch: bool = True) -> GatedBackend:
+        """The manager's backend, with everybody who may not commit or delete refused.
+
+        ``watch``: whether offsets at the real coordinators are an alarm. Not where the backend keeps its own there.
+        """
         self._backend = backend
         self._guarded = GatedBackend(backend, self._gate, self._coordinators, boottime)
-        self._watch = BypassWatch(backend, self._coordinators)
+        self._watch = BypassWatch(backend, self._coordinators) if watch else None
         return self._guarded
 
     def apis(self, endpoint: Endpoint, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
