@@ -38,6 +38,9 @@ class World:
         Fate.FENCED_WRITTEN,
     )
 
+    patience = 0.5
+    """Seconds that a poll may wait for what is there but has not arrived yet."""
+
     def __init__(self, log: PartitionLog, partition: int) -> None:
         self.log = log
         self.partition = partition
@@ -56,6 +59,7 @@ class World:
 
 class MemoryWorld(World):
     fates = tuple(Fate)
+    patience = 0.0
 
     def __init__(self) -> None:
         self.memory = MemoryLog(1)
