@@ -606,3 +606,36 @@ def test_a_cluster_that_does_not_answer_is_an_error_at_the_start(unique: str) ->
     refused: Callable[[], None] = start
     with pytest.raises(OffsetMgrError):
         refused()
+
+
+# --- offsets that are not where they should be ----------------------------------------------------
+
+
+def test_status_names_groups_whose_offsets_the_brokers_hold_too(
+    relay: RunningRelay, make_topic: MakeTopic, unique: str
+) -> None:
+    make_topic(unique, 1)
+    around = Consumer({"bootstrap.servers": relay.real, "group.id": unique})
+    admin = AdminClient({"bootstrap.servers": relay.real})
+    around.commit(offsets=[TopicPartition(unique, 0, 3)], asynchronous=False)
+    assert relay.bypassed() == {}, "a group that is not ours is not our business"
+    through = consumer(relay, unique)
+    through.commit(offsets=[TopicPartition(unique, 0, 5)], asynchronous=False)
+    try:
+        assert relay.bypassed() == {unique: 1}
+    finally:
+        admin.delete_consumer_groups([unique])[unique].result(20)
+    assert relay.bypassed() == {}
+    around.close()
+    through.close()
+
+
+def test_who_lets_offsets_expire_is_told_which_groups_have_members(relay: RunningRelay, unique: str) -> None:
+    async def story() -> None:
+        member = await joined(relay, unique)
+        groups = [unique, f"{unique}-none"]
+        assert await relay.relay.members(groups) == {unique: True, f"{unique}-none": False}
+        await member.leave()
+        assert (await relay.relay.members([unique])) == {unique: False}
+
+    relay.run(story())

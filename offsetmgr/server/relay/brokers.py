@@ -102,8 +102,10 @@ class Brokers:
         return list(self._addresses.values())
 
     def alive(self) -> list[Address]:
-        """Where those are that answered when they were last asked."""
-        return [self._addresses[node_id] for node_id, probe in self._probes.items() if not probe.closed]
+        """Where those are that answer; where that is not known (brokers close idle connections), those that answered
+        when they were last asked."""
+        known = [node_id for node_id, probe in self._probes.items() if not probe.closed] or list(self._versions)
+        return [self._addresses[node_id] for node_id in known]
 
     def port(self, node_id: int) -> int:
         """Our port for a broker that was seen."""
@@ -177,6 +179,8 @@ class Brokers:
                 await self._refresh(asyncio.get_running_loop().time() + _ASK_SECONDS)
             except OffsetMgrError as error:
                 _log.info("the cluster's brokers could not be asked for: %s", error)
+            except Exception:
+                _log.exception("looking after the brokers failed: a defect; it goes on")
 
     async def _refresh(self, deadline: float) -> None:
         connection = await self._client.any_connection(deadline)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.relay.coordinators import Coordinators
+
+_log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 30.0
 _ASK_SECONDS: Final = 20.0
@@ -61,6 +64,9 @@ class BypassWatch:
                 self.alarms = _sentences(await self.look())
             except OffsetMgrError as error:
                 self.alarms = (f"whether clients go past the relay is not known: {error}",)
+            except Exception as error:
+                _log.exception("looking for offsets that the brokers hold failed: a defect; it goes on")
+                self.alarms = (f"whether clients go past the relay is not known: {type(error).__name__}",)
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
