@@ -96,8 +96,8 @@ class Side:
 
 
 @contextmanager
-def manager(bootstrap: str, folder: Path, *options: str) -> Iterator[str]:
-    """A manager process that serves all shards; its address."""
+def manager(bootstrap: str, folder: Path, *options: str, wait: bool = True) -> Iterator[str]:
+    """A manager process, once it serves all shards (unless told not to ``wait``); its address."""
     address = f"127.0.0.1:{free_port()}"
     with (folder / "manager.log").open("wb") as log:
         child = subprocess.Popen(
@@ -107,7 +107,7 @@ def manager(bootstrap: str, folder: Path, *options: str) -> Iterator[str]:
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 90
-            while not _serves(address):
+            while wait and not _serves(address):
                 if time.monotonic() > deadline or child.poll() is not None:
                     sys.exit((folder / "manager.log").read_text())
                 time.sleep(0.2)

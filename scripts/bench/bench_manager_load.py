@@ -1,0 +1,306 @@
+#!/usr/bin/env python
+"""Loading, memory, taking over, and what more groups cost: the offset manager on a real broker.
+
+load      the same records (three for each offset) in `__consumer_offsets` and in our topic, in Kafka's own format: what
+          the broker logs about loading them after a restart, against the seconds from a manager's first claim until all
+          shards are served; memory that the offsets take; fetches sent meanwhile: error 14, then the right offset
+takeover  a standby that holds the same offsets is given slots: seconds until it serves them
+groups    commits and fetches of 50-offset groups beside more and more others, and memory an offset
+
+    scripts/bench/bench_manager_load.py [--offsets 1000000] [--only load takeover groups]
+
+Exits 1 where a figure misses its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bench_manager import Side, manager
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.log.kafka import KafkaLog
+from offsetmgr.log.topic import ensure_topic
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.manager.runtime.tuning import after_load, tune_process
+from offsetmgr.records.choose import record_format
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+
+SHARDS = 50
+PER_GROUP = 50
+TIMES = 3
+OURS, THEIRS = "bench-offsets", "__consumer_offsets"
+LEAST_LOAD = 0.5
+MOST_TAKEOVER = 1.0
+MOST_BYTES = 250
+_LOADED = re.compile(
+    r"Finished loading offsets and group metadata from __consumer_offsets-\d+ in (\d+) milliseconds for epoch \d+, "
+    r"of which (\d+) milliseconds"
+)
+
+
+class Always:
+    """The lease of a process that is alone."""
+
+    def valid(self) -> bool:
+        return True
+
+    def lost(self, slot: int, why: str) -> None:
+        sys.exit(f"slot {slot}: {why}")
+
+
+def resident() -> int:
+    """Bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def records(offsets: int, per_group: int, times: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Shard, key and value: every offset so many times, the newest last."""
+    form, now = record_format("kafka"), int(time.time() * 1000)
+    for time_ in range(1, times + 1):
+        for number in range(offsets // per_group):
+            group = f"bench-{number:07}"
+            shard = shard_for(group, SHARDS)
+            for key, value in form.encode_commit(
+                group, "orders", [(p, time_, -1, "") for p in range(per_group)], now, None
+            ):
+                yield shard, key, value or b""
+
+
+def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], **settings: str) -> int:
+    """Writes records; how many."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000, **settings}
+    )
+    count = 0
+    for shard, key, value in what:
+        while True:
+            try:
+                producer.produce(topic, value, key, shard)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        count += 1
+        if count % 10_000 == 0:
+            producer.poll(0)
+    if producer.flush(120):
+        sys.exit("the records could not be written")
+    return count
+
+
+async def serve(log: KafkaLog, form: str, slots: Sequence[int], standby: bool) -> ManagerRuntime:
+    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval=0.2))
+    await runtime.start()
+    await take(runtime, slots)
+    return runtime
+
+
+async def take(runtime: ManagerRuntime, slots: Sequence[int]) -> float:
+    """Seconds until all of these are served."""
+    started = time.perf_counter()
+    for slot in slots:
+        runtime.take(slot)
+    await until(lambda: all(s.state == "active" for s in runtime.status() if s.slot in slots), 120)
+    return time.perf_counter() - started
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# --- children: each measures itself in a process of its own ----------------------------------------
+
+
+async def child_load(bootstrap: str) -> dict[str, float]:
+    tune_process()
+    log = KafkaLog(bootstrap, OURS, SHARDS)
+    before = resident()
+    started = time.perf_counter()
+    runtime = await serve(log, "kafka", range(8), standby=False)
+    taken = time.perf_counter() - started
+    after_load()
+    held = sum(status.offsets for status in runtime.status())
+    grown = resident() - before
+    await runtime.close()
+    return {"seconds": taken, "offsets": held, "bytes": grown / held}
+
+
+async def child_takeover(bootstrap: str) -> dict[str, float]:
+    tune_process()
+    owner = await serve(KafkaLog(bootstrap, OURS, SHARDS), "kafka", range(8), standby=False)
+    standby = ManagerRuntime(
+        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerConfig(lag_interval=0.2)
+    )
+    await standby.start()
+    await until(lambda: standby.caught_up, 120)
+    request = CommitRequest("bench-0000000", [("orders", [(0, 99, -1, "")])])
+    assert (await owner.commit(request)).error == 0
+    await asyncio.gather(*(owner.give_up(slot) for slot in range(8)))
+    one = await take(standby, [shard_for("bench-0000000", SHARDS) % 8])
+    found = standby.fetch(FetchRequest("bench-0000000", [("orders", [0])]))
+    if found.topics[0][1][0][1] != 99:
+        sys.exit(f"the last commit is not there: {found}")
+    rest = await take(standby, range(8))
+    await standby.close()
+    await owner.close()
+    return {"one": one, "rest": rest}
+
+
+# --- what is printed ---------------------------------------------------------------------------------
+
+
+def in_child(what: str, bootstrap: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", what, bootstrap], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def broker_rate(kafka: KafkaBroker, count: int) -> float:
+    """Restarts the broker; records a second, by what it logs."""
+    kafka.stop()
+    kafka.start()
+    probe = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    deadline = time.monotonic() + 120
+    while len(found := _LOADED.findall(kafka.log_of_this_run().decode())) < SHARDS:
+        if time.monotonic() > deadline:
+            sys.exit(f"the broker has loaded {len(found)} of {SHARDS} partitions")
+        probe.list_topics(timeout=10)
+        time.sleep(0.2)
+    return count / (sum(int(total) - int(waited) for total, waited in found) / 1000)
+
+
+def load(kafka: KafkaBroker, folder: Path, offsets: int) -> bool:
+    starter = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "first"})
+    starter.commit(offsets=[TopicPartition(OURS, 0, 1)], asynchronous=False)  # makes the broker create its topic
+    starter.close()
+    count = fill(kafka.bootstrap, THEIRS, records(offsets, PER_GROUP, TIMES), **{"client.id": "__admin_client"})
+    theirs = [broker_rate(kafka, count) for _ in range(3)]
+    ours = [in_child("load", kafka.bootstrap) for _ in range(4)][1:]
+    rate = sorted(count / found["seconds"] for found in ours)[1]
+    peer = sorted(theirs)[1]
+    bytes_ = max(found["bytes"] for found in ours)
+    fine = rate / peer >= LEAST_LOAD, bytes_ <= MOST_BYTES
+    print(f"load of {count:,} records for {offsets:,} offsets: broker {peer:,.0f}/s, manager {rate:,.0f}/s", flush=True)
+    print(f"  ratio {rate / peer:.2f} (bound {LEAST_LOAD:g})  {'ok' if fine[0] else 'LOW'}")
+    print(f"  memory {bytes_:.0f} bytes an offset (bound {MOST_BYTES})  {'ok' if fine[1] else 'HIGH'}", flush=True)
+    return asked_meanwhile(kafka, folder) and all(fine)
+
+
+def asked_meanwhile(kafka: KafkaBroker, folder: Path) -> bool:
+    """A client that asks while a manager starts on the full topic."""
+    began = time.perf_counter()
+    with manager(kafka.bootstrap, folder, "--offsets-topic", OURS, "--record-format", "kafka", wait=False) as address:
+        client = Consumer({"bootstrap.servers": address, "group.id": "bench-0000000", "log_level": 0})
+        refused = 0
+        while True:
+            try:
+                found = client.committed([TopicPartition("orders", p) for p in range(PER_GROUP)], timeout=60)
+                break
+            except Exception as error:
+                refused += 1
+                if time.perf_counter() - began > 120:
+                    sys.exit(f"still refused: {error}")
+        client.close()
+    right = all(f.offset == TIMES and f.error is None for f in found)
+    print(
+        f"  a client that asked at once had {'the right' if right else 'WRONG'} offsets after "
+        f"{time.perf_counter() - began:.1f} s; calls that ended with a retriable error before: {refused}",
+        flush=True,
+    )
+    return right
+
+
+def takeover(kafka: KafkaBroker) -> bool:
+    found = [in_child("takeover", kafka.bootstrap) for _ in range(3)]
+    one, rest = sorted(f["one"] for f in found)[1], sorted(f["rest"] for f in found)[1]
+    good = max(one, rest) < MOST_TAKEOVER
+    print(
+        f"a standby serves a slot after {one:.2f} s, the other seven together after {rest:.2f} s"
+        f" (bound {MOST_TAKEOVER:g})  {'ok' if good else 'SLOW'}",
+        flush=True,
+    )
+    return good
+
+
+def groups(kafka: KafkaBroker, folder: Path, most: int) -> bool:
+    print(f"{'groups':>10}{'start s':>9}{'commits/s':>12}{'fetches/s':>12}{'MB resident':>13}", flush=True)
+    number = 1_000
+    while number <= most:
+        topic = f"bench-groups-{number}"
+        ensure_topic(kafka.bootstrap, {}, topic, partitions=SHARDS)
+        fill(kafka.bootstrap, topic, records(number, 1, 1))
+        began = time.perf_counter()
+        options = ("--offsets-topic", topic, "--record-format", "kafka")
+        with manager(kafka.bootstrap, folder, *options) as address:
+            loaded = time.perf_counter() - began
+            side = Side(address, 500)
+            side.commits(), side.fetches()
+            commits, fetches = max(side.commits() for _ in range(3)), max(side.fetches() for _ in range(3))
+            size = manager_resident(address) / 1e6
+        print(f"{number:>10,}{loaded:>9.1f}{commits:>12,.0f}{fetches:>12,.0f}{size:>13.0f}", flush=True)
+        number *= 10
+    return True
+
+
+def manager_resident(address: str) -> float:
+    """Bytes resident of the process that listens there."""
+    ask = ["ss", "-ltnpH", f"sport = :{address.split(':')[1]}"]
+    found = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    match = re.search(r"pid=(\d+)", found)
+    return int(Path(f"/proc/{match[1]}/statm").read_text().split()[1]) * 4096 if match else float("nan")
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--child"]:
+        work = {"load": child_load, "takeover": child_takeover}[sys.argv[2]]
+        print(json.dumps(asyncio.run(work(sys.argv[3]))))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--offsets", type=int, default=1_000_000)
+    parser.add_argument("--most-groups", type=int, default=1_000_000)
+    parser.add_argument("--only", nargs="+", choices=["load", "takeover", "groups"])
+    args = parser.parse_args()
+    chosen = args.only or ["load", "takeover", "groups"]
+    with (
+        tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name,
+        ZooKeeperServer(Path(name) / "zookeeper") as zookeeper,
+        KafkaBroker(
+            Path(name) / "kafka",
+            zookeeper=f"{zookeeper.connect}/kafka",
+            config={"log.cleaner.enable": "false"},  # both sides load every record that was written
+            jvm=("-Xmx2g", "-XX:+UseG1GC"),
+        ) as kafka,
+    ):
+        good = []
+        if {"load", "takeover"} & set(chosen):
+            ensure_topic(kafka.bootstrap, {}, OURS, partitions=SHARDS)
+            fill(kafka.bootstrap, OURS, records(args.offsets, PER_GROUP, TIMES))
+        if "load" in chosen:
+            good.append(load(kafka, Path(name), args.offsets))
+        if "takeover" in chosen:
+            good.append(takeover(kafka))
+        if "groups" in chosen:
+            good.append(groups(kafka, Path(name), args.most_groups))
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
