@@ -44,7 +44,9 @@ class World:
         self.history: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self.slow_network = False
+        self.claims: dict[int, Process] = {}
+        """Who has claimed a slot last: everybody else's writer is fenced."""
+        self.slow_network = self.few_commits = False
 
     def __enter__(self) -> World:
         return self
@@ -510,19 +512,20 @@ class SimulatedClient:
 class Process:
     """One manager. Its clock runs at a rate of its own, within what the lease allows for."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, *, topic: str = "offsets") -> None:
         self.world = world
         self.name = f"p{number}"
         self.loop = SimulatedLoop(world)
         self.alive = self.running = True
         self.serving: set[int] = set()
+        self._working: dict[int, asyncio.Task[None]] = {}
         self._doing: list[asyncio.Task[None]] = []
         self.rate = world.random.uniform(0.85, 1.15)
         client = cast(Client, SimulatedClient(self))
         self.ownership = SlotOwnership(
             "host",
             number,
-            Parameters("offsets", 50, SLOTS, "avro", RULES),
+            Parameters(topic, 50, SLOTS, "avro", RULES),
             lambda events: GroupMember(
                 client,
                 "managers",
@@ -552,15 +555,43 @@ class Process:
         if self.running:
             self.loop.work()
 
+    # --- a small runtime: claims as the real one does, and is fenced as the real log fences -------------
+
     def take(self, slot: int) -> None:
-        assert slot not in self.serving, f"{self.name} takes {slot} twice"
+        assert slot not in self._working, f"{self.name} takes {slot} twice"
         self.world.log(f"{self.name} takes {slot} in {self.ownership.generation}")
-        self.serving.add(slot)
+        self._working[slot] = self.loop.create_task(self._work(slot))
 
     async def give_up(self, slot: int) -> None:
-        self.world.log(f"{self.name} gives up {slot}")
+        if slot in self._working:
+            self.world.log(f"{self.name} gives up {slot}")
+            self._drop(slot)
+            await asyncio.sleep(self.world.random.choice([0, 0, 0.1, 3, 9]))
+
+    async def _work(self, slot: int) -> None:
+        while not await self._claimed(slot):
+            await asyncio.sleep(0.1)
+        self.serving.add(slot)
+        appended = True
+        while self.world.claims[slot] is self or not appended:
+            await asyncio.sleep(0.5)
+            appended = not self.world.few_commits or self.world.random.random() < 0.02  # only an append tells
+        self.world.log(f"{self.name} is fenced from {slot} by {self.world.claims[slot].name}")
+        self._drop(slot)
+        self.ownership.lost(slot, "fenced")
+
+    async def _claimed(self, slot: int) -> bool:
+        if not self.ownership.valid():
+            return False
+        await asyncio.sleep(self.world.random.uniform(0, 1))  # a freeze may fall in here
+        self.world.claims[slot] = self
+        return self.ownership.valid()
+
+    def _drop(self, slot: int) -> None:
         self.serving.discard(slot)
-        await asyncio.sleep(self.world.random.choice([0, 0, 0.1, 3, 9]))
+        task = self._working.pop(slot)
+        if task is not asyncio.current_task():
+            task.cancel()
 
     # --- what befalls it ----------------------------------------------------------------------------
 
@@ -569,6 +600,7 @@ class Process:
         self.running = False
 
         def thaw() -> None:
+            self.world.log(f"{self.name} wakes")
             self.running = self.alive
 
         self.world.after(seconds, thaw)
@@ -585,9 +617,3 @@ class Process:
             self.alive = self.running = False
 
         self.do(stop)
-
-    def lose(self, slot: int) -> None:
-        """Somebody has claimed it, out of a freeze or of spite."""
-        self.world.log(f"{self.name} loses {slot}")
-        self.serving.discard(slot)
-        self.ownership.lost(slot, "fenced")
