@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -40,6 +40,9 @@ ToConfig = Annotated[
         "--to-command-config", metavar="FILE", help="As --command-config, for the target alone.", show_default=False
     ),
 ]
+
+_COORDINATED: Final = frozenset({"kafka", "manager"})
+"""Kinds of stores that can be asked for a group's members, as Kafka's coordinators are."""
 
 
 class Sides:
@@ -170,14 +173,15 @@ class Sides:
 
         source, target = plan.header.source, plan.header.target
         cluster = self.cluster()
-        if {source.kind, target.kind} == {"zookeeper", "kafka"}:
-            to_kafka = target.kind == "kafka"
+        kinds = {source.kind, target.kind}
+        if "zookeeper" in kinds and kinds & _COORDINATED:
+            to_kafka = target.kind != "zookeeper"
             old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
             assert isinstance(old, ZookeeperStore)
             assert cluster is not None  # one of the two sides names brokers
             view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
             return OldConsumerGate(view, Phase.KAFKA if to_kafka else Phase.ZOOKEEPER, exclusive, rules, window)
-        if source.kind == "kafka" and cluster is not None:
+        if source.kind in _COORDINATED and cluster is not None:
             return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
         if source.kind == "file":
             return NoMembers()
@@ -190,5 +194,5 @@ class Sides:
 
         connection = self._connection("source")
         bootstrap = bootstrap_of(self._uris["source"], connection)
-        assert bootstrap is not None  # its kind is kafka
+        assert bootstrap is not None  # its kind is one of _COORDINATED
         return self._connect.cluster_at(bootstrap, connection)

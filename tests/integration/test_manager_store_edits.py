@@ -21,13 +21,14 @@ from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.manager import ManagerStore
+from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.testing.faulty import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 if TYPE_CHECKING:
     from conftest import MakeTopic
 
-    from offsetmgr.sandbox import KafkaBroker
+    from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 CONFIG = ConnectionConfig(timeout_ms=20_000)
 TP = TopicPartition("t", 0)
@@ -145,23 +146,23 @@ def test_the_identity_names_the_cluster_and_the_offsets_topic(
 
 
 @pytest.mark.servers
-def test_commands_take_a_manager_as_a_store(
-    manager: ManagerFront, make_topic: MakeTopic, unique: str, tmp_path: Path
+def test_commands_take_a_manager_as_a_store_and_groups_move_into_it(
+    manager: ManagerFront, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
-    make_topic(unique, 2)
-    run = Commands(tmp_path, {"OFFSETMGR_STORE": f"manager://{manager.bootstrap}"}).run
+    topic = make_topic(unique, 2)
+    source, target = f"zookeeper://{zookeeper.connect}/kafka", f"manager://{manager.bootstrap}"
+    with ZookeeperStore(f"{zookeeper.connect}/kafka", config=CONFIG) as store:
+        store.commit(unique, {TopicPartition(topic, 1): OffsetAndMetadata(0)})
+    run = Commands(tmp_path).run
 
-    change = ("--topic", f"{unique}:1", "--to-offset", "0", "--new-group", "--execute", "--yes")
-    run("offsets", "set", "--group", unique, *change)
+    run("migrate", "plan", "--from", source, "--to", target, "--group", unique, "-o", "plan.json")
+    run("migrate", "apply", "plan.json", "--yes")
+    run("migrate", "verify", "plan.json")
+    finalized = run("migrate", "finalize", "plan.json").stderr
 
-    listed = run("offsets", "get", "--group", unique, "--format", "csv").stdout.splitlines()
-    assert listed[1].startswith(f"{unique},{unique},1,committed,0")
-    assert '"lag": 0' in run("offsets", "lag", "--group", unique, "--format", "json").stdout
-    copy = tmp_path / "copy.avro"
-    run("offsets", "export", "--group", unique, str(copy))
-    run("offsets", "diff", "--from", f"manager://{manager.bootstrap}", "--to", f"file:{copy}", "--group", unique)
-    run("groups", "delete", "--group", unique, "--execute", "--yes")
-    assert unique not in run("groups", "list", "--format", "csv").stdout
+    assert "no old consumer is registered in ZooKeeper (seen)" in finalized
+    assert unique in run("groups", "list", "--store", target, "--format", "csv").stdout
+    assert '"lag": 0' in run("offsets", "lag", "--group", unique, "--store", target, "--format", "json").stdout
 
 
 # --- what is not a manager, or no such manager ----------------------------------------------------
