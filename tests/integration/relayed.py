@@ -153,6 +153,9 @@ class RunningRelay:
         self.port = listener.port
         self.kept.node = ManagerNode(NODE_ID, "127.0.0.1", self.port)
         await self.relay.start(self.service, "127.0.0.1", RelayPorts(0), None, 30.0)
+        # A new cluster makes its offsets topic when it is first asked for a coordinator.
+        deadline = asyncio.get_running_loop().time() + 60
+        await self.relay._client.coordinator("anybody", deadline)
 
     async def _stop(self) -> None:
         await self.service.close()
