@@ -147,9 +147,10 @@ class Standby:
             self._following |= dict.fromkeys(slot.partitions, (self._turn, slot))
         return self._plan()
 
-    def _replay(self, records: Sequence[LogRecord], turns: Mapping[int, int]) -> Plan:
-        """Applies what was read in turns that are still on."""
-        shards = {p: slot.shards[p] for p, (turn, slot) in self._following.items() if turns.get(p) == turn}
+    def _replay(self, records: Sequence[LogRecord]) -> Plan:
+        """Applies what was read, but for what is not followed any more. (And came back meanwhile it cannot have: only
+        this thread's `_loaded` brings it back.)"""
+        shards = {partition: slot.shards[partition] for partition, (_, slot) in self._following.items()}
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
             if shard is not None:
@@ -206,7 +207,7 @@ class Standby:
                 asked_at, looked = boottime(), time.monotonic()
                 ends = self._log.end_offsets(sorted(turns), self._config.claim_timeout)
                 self._bridge.run(self._note_ends, ends, {p: reader.position(p) for p in turns}, asked_at)
-            plan = self._bridge.run(self._replay, self._poll(reader, turns), turns)
+            plan = self._bridge.run(self._replay, self._poll(reader, turns))
 
     def _poll(self, reader: LogReader, turns: Mapping[int, int]) -> Sequence[LogRecord]:
         if turns:

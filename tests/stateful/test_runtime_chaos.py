@@ -1,0 +1,179 @@
+"""Two runtimes on one log in memory, under everything that happens to managers: appends that fail in each way, claims
+that fail, slots that move in good order, leases that end with the slots already somebody else's, late claims.
+
+Clients commit rising offsets to whichever manager takes them, and fetch.  No fetch that is answered may give less than
+what was acknowledged before it began, or more than what was ever sent; in the end both memories are what a fresh load
+gives, and nothing is left in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+
+import pytest
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.requests import NONE, CommitRequest, FetchRequest
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.records.avro import AvroFormat
+
+PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
+EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
+SEEDS = range(40) if os.environ.get("OFFSETMGR_SOAK") else range(3)
+CONFIG = ManagerConfig(
+    commit_timeout=2.0, retry_pause=0.002, most_retry_pause=0.01, standby_poll=0.002, lag_interval=0.02,
+    transaction_records=40,
+)  # fmt: skip
+
+
+class Lease:
+    def __init__(self) -> None:
+        self.good = True
+        self.lost_slots: set[int] = set()
+
+    def valid(self) -> bool:
+        return self.good
+
+    def lost(self, slot: int, why: str) -> None:
+        self.lost_slots.add(slot)
+
+
+class Cluster:
+    """Two managers, and a referee who moves slots between them by the rules of `ownership_base`."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.log = MemoryLog(PARTITIONS, max_batch_bytes=4_000)
+        self.leases = [Lease(), Lease()]
+        self.managers = [ManagerRuntime(self.log, AvroFormat(), lease, CONFIG) for lease in self.leases]
+        self.owner = {slot: slot % 2 for slot in range(8)}
+        self.acknowledged = dict.fromkeys((f"g{number}" for number in range(GROUPS)), -1)
+        self.sent = dict(self.acknowledged)
+        self.answered = 0
+        self.over = False
+
+    async def start(self) -> None:
+        for manager in self.managers:
+            await manager.start()
+        for slot, owner in self.owner.items():
+            self.managers[owner].take(slot)
+
+    async def happen(self) -> None:
+        """One event."""
+        slot = self.rng.randrange(8)
+        event = self.rng.choices(["append", "claim", "read", "move", "lapse", "zombie"], [8, 3, 1, 3, 1, 2])[0]
+        if event == "append":
+            self.log.fail_next_append(slot, self.rng.choice([f for f in Failure if f is not Failure.FENCED]))
+        elif event == "claim":
+            self.log.fail_next_claim(slot, Unreachable("broker"))
+        elif event == "read":
+            self.log.fail_next_read(Unreachable("broker"))
+        elif event == "move":
+            await self.managers[self.owner[slot]].give_up(slot)
+            self.owner[slot] = 1 - self.owner[slot]
+            self.managers[self.owner[slot]].take(slot)
+        elif event == "lapse":
+            await self.lapse(self.rng.randrange(2))
+        else:
+            with contextlib.suppress(Unreachable):
+                self.log.writer(slot).claim(1)  # who was frozen before its claim, and then sees that its lease is over
+        for number, lease in enumerate(self.leases):
+            for lost in sorted(lease.lost_slots):
+                lease.lost_slots.discard(lost)
+                if self.owner[lost] == number:
+                    self.managers[number].take(lost)  # after it has rejoined
+
+    async def lapse(self, who: int) -> None:
+        """A manager's lease ends, and the other one has its slots before it knows."""
+        self.leases[who].good = False
+        slots = [slot for slot, owner in self.owner.items() if owner == who]
+        for slot in slots:
+            self.owner[slot] = 1 - who
+            self.managers[1 - who].take(slot)
+        await asyncio.sleep(self.rng.random() * 0.02)
+        await asyncio.gather(*[self.managers[who].give_up(slot) for slot in slots])
+        self.leases[who].good = True
+
+    async def client(self, number: int) -> None:
+        rng = random.Random(self.rng.random())
+        mine = [group for index, group in enumerate(self.acknowledged) if index % CLIENTS == number]
+        while not self.over:
+            group = rng.choice(mine)
+            # One after the other is sent to one manager: through several, nobody could say which one is the last.
+            manager = self.managers[rng.randrange(2)]
+            await asyncio.gather(*[self.commit(manager, group, rng) for _ in range(rng.randrange(1, 4))])
+            self.fetch(rng.choice(list(self.acknowledged)), rng.randrange(2))
+            if rng.random() < 0.2:
+                await asyncio.sleep(0)
+
+    async def commit(self, manager: ManagerRuntime, group: str, rng: random.Random) -> None:
+        self.sent[group] += 1
+        offset, metadata = self.sent[group], "x" * (1_500 if rng.random() < 0.02 else 3)
+        request = CommitRequest(group, [("t", [(partition, offset, -1, metadata) for partition in range(3)])])
+        response = await manager.commit(request)
+        if response == (NONE, {}):
+            self.acknowledged[group] = max(self.acknowledged[group], offset)
+
+    def fetch(self, group: str, manager: int) -> None:
+        response = self.managers[manager].fetch(FetchRequest(group, [("t", [0, 1, 2])]))
+        if response.error == NONE:
+            self.answered += 1
+            offsets = {entry[1] for entry in response.topics[0][1]}
+            assert len(offsets) == 1
+            assert self.acknowledged[group] <= offsets.pop() <= self.sent[group]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_managers_under_every_failure(seed: int) -> None:
+    async def work() -> None:
+        cluster = Cluster(seed)
+        await cluster.start()
+        clients = [asyncio.create_task(cluster.client(number)) for number in range(CLIENTS)]
+        for _ in range(EVENTS):
+            await cluster.happen()
+            await asyncio.sleep(cluster.rng.random() * 0.005)
+        cluster.over = True
+        await asyncio.gather(*clients)
+        assert cluster.answered > EVENTS
+        assert max(cluster.acknowledged.values()) > 0
+        await _at_rest(cluster)
+        assert [manager.figures()["pending_records"] for manager in cluster.managers] == [0, 0]
+        await _nothing_is_lost(cluster)
+        for manager in cluster.managers:
+            await manager.close()
+
+    asyncio.run(asyncio.wait_for(work(), 600))
+
+
+async def _at_rest(cluster: Cluster) -> None:
+    """Every slot is served by its owner, which has nothing left to find out."""
+    while True:
+        for number, lease in enumerate(cluster.leases):
+            for slot in sorted(lease.lost_slots):
+                lease.lost_slots.discard(slot)
+                if cluster.owner[slot] == number:
+                    cluster.managers[number].take(slot)
+        statuses = [manager.status() for manager in cluster.managers]
+        owned = [statuses[cluster.owner[partition % 8]][partition] for partition in range(PARTITIONS)]
+        if all(status.state == "active" and not status.recovering for status in owned):
+            return
+        await asyncio.sleep(0.001)
+
+
+async def _nothing_is_lost(cluster: Cluster) -> None:
+    fresh = ManagerRuntime(cluster.log, AvroFormat(), Lease(), ManagerConfig(standby=False, retry_pause=0.01))
+    await fresh.start()
+    for slot in range(8):
+        fresh.take(slot)
+    while any(status.state != "active" for status in fresh.status()):
+        await asyncio.sleep(0.001)
+    for group, offset in cluster.acknowledged.items():
+        found = fresh.fetch(FetchRequest(group, [("t", [0])])).topics[0][1][0][1]
+        assert offset <= found <= cluster.sent[group]
+    for partition in range(PARTITIONS):
+        assert cluster.managers[cluster.owner[partition % 8]].dump(partition) == fresh.dump(partition)
+    await fresh.close()
