@@ -235,6 +235,7 @@ class ManagerProcess:
             commit_timeout=options.commit_timeout,
             standby=options.standby,
             members=None if self._relay is None else self._relay.members,
+            own_process=True,
         )
         runtime = ManagerRuntime(log, record_format(options.record_format), ownership, config)
         self._runtime, self._ownership = runtime, ownership
