@@ -5,14 +5,14 @@ state       means                                       may become
 ==========  ==========================================  ======================================
 `INITIAL`   assigned; nothing was done yet              `LOADING`, `CLOSED`
 `LOADING`   claims the slot, reads the log to its end   `ACTIVE`, `FAILED`, `CLOSED`
-`ACTIVE`    serves                                      `LOADING`, `FAILED`, `CLOSED`
+`ACTIVE`    serves                                      `CLOSED`
 `FAILED`    cannot serve, and says why                  `LOADING`, `CLOSED`
 `CLOSED`    given up, fenced or shut down: the end      nothing
 ==========  ==========================================  ======================================
 
-From `ACTIVE` back to `LOADING` goes who does not know what became of an append: it claims again and reads what there
-is.  Only `LOADING` leads to `ACTIVE`: nobody serves who has not read the log to its end after his claim.  Who gets a
-slot back begins a new life.
+Only `LOADING` leads to `ACTIVE`: nobody serves who has not read the log to its end after his claim.  Who does not know
+what became of an append claims again and reads what there is, but stays `ACTIVE`: what was acknowledged is in memory,
+and new commits wait (`runtime.writing` says why that is right).  Who gets a slot back begins a new life.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class State(Enum):
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.INITIAL: frozenset({State.LOADING, State.CLOSED}),
     State.LOADING: frozenset({State.ACTIVE, State.FAILED, State.CLOSED}),
-    State.ACTIVE: frozenset({State.LOADING, State.FAILED, State.CLOSED}),
+    State.ACTIVE: frozenset({State.CLOSED}),
     State.FAILED: frozenset({State.LOADING, State.CLOSED}),
     State.CLOSED: frozenset(),
 }

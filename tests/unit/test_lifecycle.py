@@ -15,8 +15,6 @@ ALLOWED = {
     (State.LOADING, State.ACTIVE),
     (State.LOADING, State.FAILED),
     (State.LOADING, State.CLOSED),
-    (State.ACTIVE, State.LOADING),
-    (State.ACTIVE, State.FAILED),
     (State.ACTIVE, State.CLOSED),
     (State.FAILED, State.LOADING),
     (State.FAILED, State.CLOSED),
