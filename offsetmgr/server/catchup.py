@@ -18,9 +18,10 @@ from typing import Final
 
 from offsetmgr.errors import Conflict, OffsetMgrError
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.server.onestore import listed
 from offsetmgr.server.secondary import Secondary
 from offsetmgr.server.storelanes import StoreThreads, Write
-from offsetmgr.stores.base import Change, GroupOffsets, OffsetStore
+from offsetmgr.stores.base import Change, GroupOffsets
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class CatchUp:
     async def _groups(self) -> list[str]:
         while True:
             try:
-                return await self._threads.call(partial(_listed, self._threads.store))
+                return await self._threads.call(partial(listed, self._threads.store))
             except OffsetMgrError:
                 await asyncio.sleep(_PAUSE)
 
@@ -98,7 +99,3 @@ def _behind(here: GroupOffsets, there: GroupOffsets) -> Iterator[tuple[TopicPart
         held: Offset = there.offsets.get(tp, ABSENT)
         if tp not in there.errors and (not isinstance(held, Committed) or held.offset < found.offset):
             yield tp, Change(OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch), held)
-
-
-def _listed(store: OffsetStore) -> list[str]:
-    return list(store.groups())

@@ -12,8 +12,9 @@ from typing import Final
 
 from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.server.secondary import Secondary
+from offsetmgr.server.storecalls import Outcomes
 from offsetmgr.server.storecodes import may_have_happened
-from offsetmgr.server.storelanes import Outcomes, StoreThreads
+from offsetmgr.server.storelanes import StoreThreads
 from offsetmgr.stores.base import Change, GroupOffsets
 
 _PAUSE: Final = 0.5

@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
 from offsetmgr.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.server.storelanes import CHANGES_A_STREAM, Outcomes, StoreThreads, edited
+from offsetmgr.server.storecalls import Outcomes, edited
+from offsetmgr.server.storelanes import CHANGES_A_STREAM, StoreThreads
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, same_value
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Secondary:
         self._running: asyncio.Task[None] | None = None
         self._pause = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._said = -_LOG_EVERY
+        self._said = self._said_dropped = -_LOG_EVERY
         self._failing = False
         self._closed = False
         self.pending = 0
@@ -139,9 +140,9 @@ class Secondary:
             tp for tp, wanted in self._wanted.get(group, {}).items() if not self._forward((group, tp), wanted.after)
         )
 
-    def lacks(self, group: str) -> bool:
-        """Whether anything of the group is still to be written."""
-        return group in self._wanted
+    def wanted(self, group: str) -> frozenset[TopicPartition]:
+        """What is still to be written of the group."""
+        return frozenset(self._wanted.get(group, ()))
 
     def learn(self, group: str, tp: TopicPartition, offset: int) -> None:
         """What somebody else has written to the secondary."""
@@ -293,10 +294,11 @@ class Secondary:
 
     def _drop(self, attempt: _Attempt, error: OffsetMgrError) -> None:
         self.dropped += 1
-        _log.warning(
-            "a value is not written to the secondary store",
-            extra={"group": attempt.group, "partition": str(attempt.tp), "error": str(error)},
-        )
+        now = asyncio.get_running_loop().time()
+        if now - self._said_dropped >= _LOG_EVERY:
+            self._said_dropped = now
+            what = {"group": attempt.group, "partition": str(attempt.tp), "dropped": self.dropped, "error": str(error)}
+            _log.warning("a value is not written to the secondary store", extra=what)
         self._finished(attempt)
 
     def _finished(self, attempt: _Attempt) -> None:

@@ -4,12 +4,7 @@ Semantics are Kafka's: the last commit wins, so commits are edits that may rewin
 (`Guard.OVERWRITE`); a member's commit goes to Kafka with its generation.  What a store cannot keep (metadata in
 ZooKeeper) is dropped, as the old consumers did; the log says so once, at the start.
 
-Before a dual store (rule 7) a commit goes to the primary; what that took goes to the secondary (`secondary`), and is
-acknowledged when both have it.  A failure of the secondary is logged, counted and repaired in the background, and the
-commit acknowledged all the same.  A write to the primary whose outcome is not known is read later, and passed on if it
-happened after all.  A fetch is the larger of both, except where a rewind is still on its way to the secondary: there it
-is the primary's.  What is on its way is kept in memory only: after a crash the next start brings the secondary forward
-(`catchup`), and the next commit of a partition makes the two equal in any case.
+Before a dual store (rule 7) see `twostores`.
 """
 
 from __future__ import annotations
@@ -18,10 +13,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from offsetmgr.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, TimedOut
+from offsetmgr.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
 from offsetmgr.manager.requests import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
@@ -36,14 +30,13 @@ from offsetmgr.manager.requests import (
 )
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.catchup import CatchUp
-from offsetmgr.server.doubts import Doubts
-from offsetmgr.server.secondary import Secondary
+from offsetmgr.server.onestore import OneStore
+from offsetmgr.server.storecalls import Outcomes
 from offsetmgr.server.storecodes import INVALID_REQUEST, commit_code, delete_code
-from offsetmgr.server.storelanes import Outcomes, StoreThreads, Write
-from offsetmgr.stores.base import Change, Committer, GroupOffsets, OffsetStore
+from offsetmgr.server.storelanes import Write
+from offsetmgr.server.twostores import TwoStores
+from offsetmgr.stores.base import Change, Committer, OffsetStore
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.dual_rules import merged
 from offsetmgr.wire.conditional import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA, NOTHING, STORE_FEATURE
 
 _log = logging.getLogger(__name__)
@@ -80,61 +73,22 @@ class StoreBackend:
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._room: asyncio.Future[None] | None = None
-        self._dual = store if isinstance(store, DualStore) else None
-        self._threads: StoreThreads
+        self._behind: OneStore
         self._starting: asyncio.Task[None]
-        self._second_threads: StoreThreads | None = None
-        self._second: Secondary | None = None
-        self._doubts: Doubts | None = None
-        self._catch_up: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
         """Clients may be served at once; the task is done when it is known what the store can carry, or that it cannot
         be reached yet (clients are told, until it can)."""
-        if self._dual is None:
-            self._threads = StoreThreads(self._store, written=self._written)
-        else:
-            self._threads = StoreThreads(self._dual.primary, written=self._written)
-            self._second_threads = StoreThreads(self._dual.secondary)
-            self._second = Secondary(self._second_threads, patience=self._patience)
-            self._doubts = Doubts(self._threads, self._second)
-            catch_up = CatchUp(self._threads, self._second_threads, self._second)
-            self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
-        self._starting = asyncio.get_running_loop().create_task(self._learn_all())
+        store = self._store
+        self._behind = TwoStores(store, self._patience) if isinstance(store, DualStore) else OneStore(store)
+        self._behind.start()
+        self._starting = asyncio.get_running_loop().create_task(self._behind.learn())
         return self._starting
-
-    async def _learn_all(self) -> None:
-        for threads in (self._threads, self._second_threads):
-            if threads is not None:
-                await self._learn(threads)
-
-    async def _learn(self, threads: StoreThreads) -> None:
-        try:
-            await threads.learn()
-        except OffsetMgrError as error:
-            what = {"store": threads.store.uri, "error": str(error)}
-            _log.warning("the store cannot be reached yet; what it keeps is not known", extra=what)
-            return
-        can = threads.capabilities
-        lost = [name for name, kept in (("metadata", can.metadata), ("leader epochs", can.leader_epoch)) if not kept]
-        if lost:
-            what = {"store": threads.store.uri, "dropped": " and ".join(lost)}
-            _log.warning("the store does not keep all that clients commit; the rest is dropped", extra=what)
 
     async def close(self, grace: float = 5.0) -> None:
         """Lets what is on its way to a secondary arrive, at most ``grace`` seconds, and closes the store."""
         self._starting.cancel()
-        if self._catch_up is not None:
-            self._catch_up.cancel()
-        if self._doubts is not None:
-            self._doubts.close()
-        if self._second is not None and self._second_threads is not None:
-            if left := await self._second.flush(grace):
-                what = {"store": self._second_threads.store.uri, "partitions": left}
-                _log.error("closed while the secondary store lacks commits; copy them", extra=what)
-            self._second.close()
-            await self._second_threads.close()
-        await self._threads.close()
+        await self._behind.close(grace)
 
     # --- who answers --------------------------------------------------------------------------------
 
@@ -151,9 +105,9 @@ class StoreBackend:
         return 0
 
     def features(self) -> Mapping[str, int]:
-        can = self._threads.capabilities
+        can = self._behind.threads.capabilities
         offered = {f"{STORE_FEATURE}{self._store.uri.partition(':')[0]}": 1}
-        if self._compares:
+        if self._behind.compares:
             offered[CONDITIONAL_FEATURE] = 1
         if not can.metadata:
             offered[DROPS_METADATA] = 1
@@ -161,16 +115,10 @@ class StoreBackend:
             offered[DROPS_LEADER_EPOCH] = 1
         return offered
 
-    @property
-    def _compares(self) -> bool:
-        """Whether conditional commits are atomic in the store behind. Two stores are not, and Kafka's group lock is
-        not worth its rebalance for every commit."""
-        return self._dual is None and self._threads.capabilities.conditional in ("version", "file")
-
     # --- commits and deletions ----------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
-        if request.expected and not self._compares:
+        if request.expected and not self._behind.compares:
             return _at_once(CommitResponse(INVALID_REQUEST))
         if not request.group:
             return _at_once(CommitResponse(INVALID_GROUP_ID))
@@ -213,42 +161,20 @@ class StoreBackend:
             if isinstance(outcome.error, GroupActive):
                 return DeleteResponse(self._failed(outcome.error, delete_code))
             if isinstance(outcome.error, GroupNotFound):
-                if self._second is None:
+                if self._behind.names_groups:
                     return DeleteResponse(GROUP_ID_NOT_FOUND)
             elif outcome.error is not None:
                 errors[tp.topic, tp.partition] = self._failed(outcome.error, delete_code)
         return DeleteResponse(NONE, errors)
 
     async def delete_group(self, group: str) -> int:
-        await self._threads.settled(group)
         try:
             async with asyncio.timeout(self._commit_timeout + self._fetch_timeout):
-                if self._second is None:
-                    return await self._threads.call(partial(_delete_whole, self._threads.store, group))
-                return await self._delete_in_both(group, self._second)
+                return await self._behind.delete_group(group)
         except TimeoutError:
             return COORDINATOR_NOT_AVAILABLE
         except OffsetMgrError as error:
             return self._failed(error, delete_code)
-
-    async def _delete_in_both(self, group: str, second: Secondary) -> int:
-        """The primary's whole group, then what the secondary has of it, then the secondary's whole group."""
-        assert self._second_threads is not None
-        code = await self._threads.call(partial(_delete_whole, self._threads.store, group))
-        if code not in (NONE, GROUP_ID_NOT_FOUND):
-            return code
-        there = await self._second_threads.read(group, None)
-        if there.error is not None:
-            raise there.error
-        waiting = second.take(group, dict.fromkeys([*there.offsets, *there.errors]))
-        if waiting is not None:
-            await waiting
-        if not second.lacks(group):
-            try:
-                await self._second_threads.call(partial(_delete_whole, self._second_threads.store, group))
-            except OffsetMgrError as error:  # what is left there holds no offsets
-                _log.info("of a deleted group something is left in the secondary store", extra={"error": str(error)})
-        return code if not there.offsets else NONE
 
     def _hand_in(
         self,
@@ -259,7 +185,7 @@ class StoreBackend:
         alone: bool = False,
     ) -> Write:
         write = Write(group, changes, asyncio.get_running_loop().create_future(), committer, alone)
-        self._threads.write(write)
+        self._behind.write(write)
         return write
 
     async def _outcomes(self, write: Write) -> Outcomes | None:
@@ -272,32 +198,18 @@ class StoreBackend:
         self._failed(TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout:g} s"), commit_code)
         return None
 
-    def _written(
-        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
-    ) -> asyncio.Future[None] | None:
-        """What the primary took goes to the secondary, in the order in which it took it."""
-        if self._second is None or self._doubts is None:
-            return None
-        self._doubts.weigh(group, changes, outcomes)
-        taken = {
-            tp: changes[tp].after
-            for tp, outcome in outcomes.items()
-            if outcome.error is None or (changes[tp].after is None and isinstance(outcome.error, GroupNotFound))
-        }
-        return self._second.take(group, taken)
-
     async def settled(self, group: str) -> None:
-        await self._threads.settled(group)
+        await self._behind.threads.settled(group)
 
     def room(self) -> asyncio.Future[None] | None:
-        if self._threads.waiting < _FULL:
+        if self._behind.threads.waiting < _FULL:
             return None
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
         return self._room
 
     def _make_room(self) -> None:
-        if self._room is not None and self._threads.waiting < _FULL // 2:
+        if self._room is not None and self._behind.threads.waiting < _FULL // 2:
             room, self._room = self._room, None
             if not room.done():
                 room.set_result(None)
@@ -314,7 +226,7 @@ class StoreBackend:
                 return FetchResponse(NONE, [(topic, []) for topic, _ in request.topics])
         self._figures["store_fetches_total"] += 1
         try:
-            found = await asyncio.wait_for(self._read(request.group, asked), self._fetch_timeout)
+            found = await asyncio.wait_for(self._behind.read(request.group, asked), self._fetch_timeout)
         except TimeoutError:
             late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout:g} s")
             return FetchResponse(self._failed(late, commit_code))
@@ -327,42 +239,19 @@ class StoreBackend:
             topics.setdefault(tp.topic, []).append(_row(tp.partition, found.offsets.get(tp, ABSENT), code))
         return FetchResponse(NONE, list(topics.items()))
 
-    async def _read(self, group: str, asked: Sequence[TopicPartition] | None) -> GroupOffsets:
-        first = self._threads.read(group, asked)
-        if self._second is None or self._second_threads is None:
-            return await asyncio.shield(first)
-        going_back = self._second.lowering(group)  # before the read: what is written meanwhile, the read may not show
-        second = self._second_threads.read(group, asked)
-        here, there = await asyncio.gather(asyncio.shield(first), asyncio.shield(second))
-        both = merged(here, there)
-        if not going_back or both.error is not None:
-            return both
-        offsets = {tp: found for tp, found in both.offsets.items() if tp not in going_back}
-        offsets |= {tp: here.offsets[tp] for tp in going_back if tp in here.offsets}
-        return GroupOffsets(group, offsets, both.errors)
-
     async def list_groups(self) -> tuple[int, Sequence[str]]:
-        stores = [t for t in (self._threads, self._second_threads) if t is not None]
         try:
             async with asyncio.timeout(self._fetch_timeout * 2):
-                lists = await asyncio.gather(*(t.call(partial(_listed, t.store)) for t in stores))
+                return NONE, await self._behind.groups()
         except TimeoutError:
             return COORDINATOR_NOT_AVAILABLE, ()
         except OffsetMgrError as error:
             return self._failed(error, commit_code), ()
-        return NONE, list(dict.fromkeys(group for groups in lists for group in groups))
 
     # --- what is known of it ------------------------------------------------------------------------
 
     def metrics(self) -> Mapping[str, float]:
-        figures: dict[str, float] = {**self._figures, "store_writes_waiting": self._threads.waiting}
-        if self._second is not None and self._doubts is not None:
-            figures["secondary_pending"] = self._second.pending
-            figures["secondary_failing"] = int(self._second.failing)
-            figures["secondary_failures_total"] = self._second.failures
-            figures["secondary_dropped_total"] = self._second.dropped
-            figures["primary_doubts"] = self._doubts.count
-        return figures
+        return {**self._figures, **self._behind.figures()}
 
     def _failed(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
         """Counts an error, logs one of its kind now and then, and gives the client's code."""
@@ -391,24 +280,3 @@ def _row(partition: int, found: Offset, code: int) -> tuple[int, int, int, str, 
 
 async def _at_once(answer: Any) -> Any:
     return answer
-
-
-# --- in the store's threads -----------------------------------------------------------------------
-
-
-def _listed(store: OffsetStore) -> list[str]:
-    return list(store.groups())
-
-
-def _delete_whole(store: OffsetStore, group: str) -> int:
-    """Deletes a group by the store's own means, or all of its offsets. Raises `OffsetMgrError`."""
-    delete = cast("Callable[[str], object] | None", getattr(store, "delete_group", None))
-    try:
-        if delete is not None:
-            delete(group)
-            return NONE
-        return NONE if store.delete(group).outcomes else GROUP_ID_NOT_FOUND
-    except GroupNotFound:
-        return GROUP_ID_NOT_FOUND
-    except PartialFailure as partial_failure:
-        raise next(iter(partial_failure.failures.values())) from None

@@ -7,46 +7,44 @@ Ordering contract: the writes of one group are carried out in the order in which
 next begins or together with it; a read sees every write that had ended when the read was handed in.
 
 While one stream of edits (or one scan) runs, what comes meanwhile is gathered for the next, so that round trips are
-shared by as many clients as there are.  Groups are spread over a few lanes where the store allows calls side by side:
-a group that has to wait for its coordinator holds up only its lane.
+shared by as many clients as there are.  Where the store allows calls side by side, groups are spread over a few
+lanes, and those in trouble (their last call failed for now: a broker is away) have a lane of their own until one of
+their calls succeeds, so that they do not hold up the others for a time-out each.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from offsetmgr.errors import OffsetMgrError, PartialFailure, ServerError, TimedOut, Unreachable
-from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.errors import TimedOut
+from offsetmgr.model import TopicPartition
+from offsetmgr.server.storecalls import Outcomes, all_failed, closing, edited, read
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
-    ChangeOutcome,
     Committer,
     GroupEdit,
     GroupOffsets,
     Guard,
     OffsetStore,
-    Verdict,
 )
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
 CHANGES_A_STREAM: Final = 5_000
 """Partitions in one stream of edits: so long does a write wait at most for the stream before it."""
 
-_UNKNOWN: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
+_ENOUGH_TO_PART: Final = 4
+"""Threads from which on one of the lanes, and one of the reads, is set apart for groups in trouble."""
 
-Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
+_UNKNOWN: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
 
 
 @dataclass(slots=True, eq=False)
@@ -105,8 +103,18 @@ class StoreThreads:
         threads = max(1, getattr(store, "parallel_calls", 1))
         self._calls: set[asyncio.Future[Any]] = set()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="offsetmgr-store")
-        self._lanes = [_WriteLane(self, guard, written) for _ in range(max(1, threads // 2))]
-        self._reads = _Reads(self, max(1, threads - len(self._lanes)))
+        apart = threads >= _ENOUGH_TO_PART
+        lanes = max(1, threads // 2)
+        self._lanes = [_WriteLane(self, guard, written) for _ in range(lanes)]
+        self._usual = self._lanes[:-1] if apart else self._lanes
+        self._apart = self._lanes[-1] if apart else None
+        """For groups in trouble."""
+        self._trouble: set[str] = set()
+        self._ends: dict[str, set[asyncio.Future[Outcomes]]] = {}
+        at_once = max(1, threads - lanes)
+        self._reads = _Reads(self, at_once - 1 if apart else at_once)
+        self._reads_apart = _Reads(self, 1) if apart else None
+        self._unread: set[str] = set()
 
     async def learn(self) -> None:
         """Asks the store what it can carry; some have to ask a server. Raises `OffsetMgrError`."""
@@ -119,15 +127,19 @@ class StoreThreads:
 
     def write(self, write: Write) -> None:
         """Hands in a write; its outcome comes through ``done``."""
+        self._ends.setdefault(write.group, set()).add(write.done)
+        write.done.add_done_callback(partial(self._ended, write.group))
         self._lane(write.group).add(write)
 
     def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> asyncio.Future[GroupOffsets]:
         """Reads a group's offsets, of these partitions or all; failures are in the result."""
-        return self._reads.add(group, partitions)
+        reads = self._reads if self._reads_apart is None or group not in self._unread else self._reads_apart
+        return reads.add(group, partitions)
 
     async def settled(self, group: str) -> None:
         """Waits until every write of the group that was handed in before has ended."""
-        await self._lane(group).settled(group)
+        if ends := self._ends.get(group):
+            await asyncio.wait(set(ends))
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs any call of the store in one of its threads, to its end even if nobody waits for it any more."""
@@ -145,8 +157,38 @@ class StoreThreads:
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
+    # --- what lanes and reads tell ------------------------------------------------------------------
+
+    def written(self, group: str, outcomes: Outcomes) -> None:
+        """A group's write has ended in its lane."""
+        if self._apart is None:
+            return
+        if any(outcome.error is not None and outcome.error.retriable for outcome in outcomes.values()):
+            if group not in self._trouble:
+                waiting = self._lane(group).give_up(group)
+                self._trouble.add(group)
+                self._apart.take_over(waiting)
+        elif group in self._trouble and not self._apart.has(group):
+            self._trouble.discard(group)
+
+    def were_read(self, found: Mapping[str, GroupOffsets]) -> None:
+        """What reads have found."""
+        for group, answer in found.items():
+            if answer.error is not None and answer.error.retriable:
+                self._unread.add(group)
+            else:
+                self._unread.discard(group)
+
     def _lane(self, group: str) -> _WriteLane:
-        return self._lanes[zlib.crc32(group.encode(errors="surrogatepass")) % len(self._lanes)]
+        if self._apart is not None and group in self._trouble:
+            return self._apart
+        return self._usual[zlib.crc32(group.encode(errors="surrogatepass")) % len(self._usual)]
+
+    def _ended(self, group: str, done: asyncio.Future[Outcomes]) -> None:
+        ends = self._ends[group]
+        ends.discard(done)
+        if not ends:
+            del self._ends[group]
 
 
 class _WriteLane:
@@ -157,29 +199,39 @@ class _WriteLane:
         self._guard = guard
         self._written = written
         self._queue: deque[Write] = deque()
-        self._ends: dict[str, set[asyncio.Future[Outcomes]]] = {}
         self._running: asyncio.Task[None] | None = None
         self._closed = False
         self.waiting = 0
 
     def add(self, write: Write) -> None:
         if self._closed:
-            write.done.set_result(all_failed(write.changes, _closing(self._threads.store)))
+            write.done.set_result(all_failed(write.changes, closing(self._threads.store)))
             return
         self._queue.append(write)
         self.waiting += len(write.changes)
-        self._ends.setdefault(write.group, set()).add(write.done)
-        write.done.add_done_callback(lambda done: self._ended(write.group, done))
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
-    async def settled(self, group: str) -> None:
-        if ends := self._ends.get(group):
-            await asyncio.wait(set(ends))
+    def has(self, group: str) -> bool:
+        """Whether writes of the group wait here."""
+        return any(write.group == group for write in self._queue)
+
+    def give_up(self, group: str) -> list[Write]:
+        """Takes out the writes of a group that wait."""
+        waiting = [write for write in self._queue if write.group == group]
+        if waiting:
+            self._queue = deque(write for write in self._queue if write.group != group)
+            self.waiting -= sum(len(write.changes) for write in waiting)
+        return waiting
+
+    def take_over(self, writes: Iterable[Write]) -> None:
+        """Goes on with what another lane has given up, in its order."""
+        for write in writes:
+            self.add(write)
 
     def close(self) -> None:
         self._closed = True
-        error = _closing(self._threads.store)
+        error = closing(self._threads.store)
         while self._queue:
             write = self._queue.popleft()
             self._resolve(write, all_failed(write.changes, error))
@@ -192,9 +244,10 @@ class _WriteLane:
             try:
                 found = await self._threads.call(partial(edited, self._threads.store, edits))
             except (asyncio.CancelledError, RuntimeError):  # the threads have been closed meanwhile
-                error = _closing(self._threads.store)
+                error = closing(self._threads.store)
                 found = {edit.group: all_failed(edit.changes, error) for edit in edits}
             for group, merged in batch.items():
+                self._threads.written(group, found[group])
                 self._settle(group, merged, found[group])
         self._running = None
 
@@ -240,12 +293,6 @@ class _WriteLane:
         if not write.done.done():
             write.done.set_result(outcomes)
 
-    def _ended(self, group: str, done: asyncio.Future[Outcomes]) -> None:
-        ends = self._ends[group]
-        ends.discard(done)
-        if not ends:
-            del self._ends[group]
-
 
 @dataclass(slots=True)
 class _Asked:
@@ -287,78 +334,11 @@ class _Reads:
             try:
                 found = await self._threads.call(partial(read, self._threads.store, wanted))
             except (asyncio.CancelledError, RuntimeError):  # the threads have been closed meanwhile
-                error = _closing(self._threads.store)
+                error = closing(self._threads.store)
                 found = {group: GroupOffsets(group, {}, error=error) for group in wanted}
+            self._threads.were_read(found)
             for group, asked in batch.items():
                 for answer in asked.waiting:
                     if not answer.done():
                         answer.set_result(found[group])
         self._free += 1
-
-
-# --- in the store's threads -----------------------------------------------------------------------
-
-
-def edited(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
-    """Carries out edits of different groups: outcomes for every one of them, whatever happens."""
-    found: dict[str, Outcomes] = {}
-    error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
-    try:
-        for result in store.edit(edits):
-            found[result.group] = result.outcomes
-    except OffsetMgrError as failure:
-        error = failure
-    except CancelledError:
-        error = _closing(store)
-    except Exception as defect:
-        _log.exception("an edit failed in an unforeseen way", extra={"store": store.uri})
-        error = ServerError(store.uri, f"{type(defect).__name__} during an edit")
-    return {edit.group: found.get(edit.group) or all_failed(edit.changes, error) for edit in edits}
-
-
-def read(store: OffsetStore, wanted: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
-    """Reads many groups: an answer for every one of them, whatever happens."""
-    found: dict[str, GroupOffsets] = {}
-    error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
-    try:
-        if len(wanted) > 1 or None in wanted.values():
-            for answer in store.scan(wanted):
-                found[answer.group] = answer
-        # What hinders the reading of a whole group need not hinder that of the partitions asked for.
-        for group, partitions in wanted.items():
-            if partitions is not None and _incomplete(found.get(group), partitions):
-                found[group] = _fetched(store, group, partitions)
-    except OffsetMgrError as failure:
-        error = failure
-    except CancelledError:
-        error = _closing(store)
-    except Exception as defect:
-        _log.exception("a read failed in an unforeseen way", extra={"store": store.uri})
-        error = ServerError(store.uri, f"{type(defect).__name__} during a read")
-    return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in wanted}
-
-
-def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> Outcomes:
-    return dict.fromkeys(partitions, ChangeOutcome(Verdict.FAILED, None, error))
-
-
-def _incomplete(found: GroupOffsets | None, partitions: Iterable[TopicPartition]) -> bool:
-    if found is None:
-        return True
-    if found.error is not None:
-        return not found.error.retriable
-    return any(tp in found.errors for tp in partitions)
-
-
-def _fetched(store: OffsetStore, group: str, partitions: list[TopicPartition]) -> GroupOffsets:
-    try:
-        found, errors = store.fetch(group, partitions), {}
-    except PartialFailure as partial:
-        found, errors = partial.successes, partial.failures
-    except OffsetMgrError as error:
-        return GroupOffsets(group, {}, error=error)
-    return GroupOffsets(group, {tp: held for tp, held in found.items() if isinstance(held, Committed)}, errors)
-
-
-def _closing(store: OffsetStore) -> OffsetMgrError:
-    return Unreachable(store.uri, "the listener is being closed")

@@ -16,7 +16,7 @@ from offsetmgr.manager.requests import CommitRequest, CommitResponse, FetchReque
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.server.backend import Backend, ManagerNode
 from offsetmgr.server.storebackend import StoreBackend
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult
+from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Verdict
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.faulty import FaultyStore
@@ -271,6 +271,103 @@ def test_what_a_store_cannot_keep_is_said_once_at_the_start(tmp_path: Path, capl
     assert record.dropped == "metadata and leader epochs"  # type: ignore[attr-defined]
 
 
+class StuckStore(MemoryStore):
+    """Groups of a broker that does not answer: each call that is about one of them ends only when told, and fails."""
+
+    parallel_calls = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck: set[str] = set()
+        self.go = threading.Event()
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        for one in list(edits):
+            if one.group in self.stuck:
+                self.go.wait(10)
+                failed = ChangeOutcome(Verdict.FAILED, None, CoordinatorNotAvailable(one.group))
+                yield GroupEditResult(one.group, dict.fromkeys(one.changes, failed))
+            else:
+                yield from super().edit([one])
+
+
+def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
+    async def scenario() -> None:
+        store = StuckStore()
+        troubled = [f"troubled-{n}" for n in range(20)]
+        async with running(store, commit_timeout=0.3) as backend:
+            store.stuck = set(troubled)
+            store.go.set()  # for now they fail at once: the backend gets to know them
+            for group in troubled:
+                assert await backend.commit(commit(group, 1)) == CommitResponse(0, {("t", 0): 15})
+            store.go.clear()
+            stuck = [asyncio.ensure_future(backend.commit(commit(group, 2))) for group in troubled]
+
+            for n in range(100):
+                assert await backend.commit(commit(f"healthy-{n}", n)) == CommitResponse()
+
+            store.stuck.clear()
+            store.go.set()
+            await asyncio.gather(*stuck)
+            assert {(await backend.commit(commit(group, 3))).error for group in troubled} == {0}
+        assert {store.data[group][A].offset for group in troubled} == {3}
+
+    asyncio.run(scenario())
+
+
+def test_commits_of_a_group_keep_their_order_when_it_gets_into_trouble_and_out() -> None:
+    async def scenario() -> None:
+        store = StuckStore()
+        async with running(store) as backend:
+            store.stuck = {"g"}
+            store.go.set()
+            results = [asyncio.ensure_future(backend.commit(commit("g", n, metadata="m"))) for n in range(1, 30)]
+            await results[3]
+            store.stuck.clear()
+            results += [asyncio.ensure_future(backend.commit(commit("g", n, metadata="m"))) for n in range(30, 60)]
+            await asyncio.gather(*results)
+
+        assert store.data["g"][A].offset == 59
+
+    asyncio.run(scenario())
+
+
+def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryStore):
+        def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+            raise KeyError("a defect")
+
+        def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+            raise RuntimeError("a defect")
+
+    async def scenario() -> None:
+        async with running(Broken()) as backend:
+            assert await backend.commit(commit("g", 5)) == CommitResponse(0, {("t", 0): -1})
+            assert await backend.fetch(fetch("g")) == FetchResponse(-1, ())
+            await backend.settled("g")
+
+    asyncio.run(scenario())
+    assert "an edit failed in an unforeseen way" in caplog.text
+
+
+def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.server.storebackend._FULL", 10)
+
+    async def scenario() -> None:
+        store = SlowStore()
+        async with running(store) as backend:
+            assert backend.room() is None
+            commits = [asyncio.ensure_future(backend.commit(commit(f"g{n}", n))) for n in range(10)]
+            room = backend.room()
+            assert room is not None and not room.done()
+            store.go.set()
+            await room
+            await asyncio.gather(*commits)
+            assert backend.room() is None
+
+    asyncio.run(scenario())
+
+
 # --- two stores -----------------------------------------------------------------------------------
 
 
@@ -404,6 +501,20 @@ def test_a_deletion_reaches_both_at_once_or_late() -> None:
             assert (await backend.fetch(fetch("g", 1))).topics == [("t", [(1, -1, -1, "", 0)])]
             second.heal()
             await until(lambda: held(second) == {}, "the deletion")
+
+    asyncio.run(scenario())
+
+
+def test_deleting_a_group_deletes_what_was_on_its_way_too() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            second.fail("write")
+            await backend.commit(commit("g", 5, A, B))
+            assert await backend.delete_group("g") == 0
+            second.heal()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+            assert (held(first), held(second)) == ({}, {})
 
     asyncio.run(scenario())
 
