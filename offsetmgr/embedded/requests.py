@@ -129,7 +129,7 @@ class Requests:
         async def ask(manager: ManagerRuntime) -> tuple[int, Sequence[str]]:
             return manager.list_groups()
 
-        return list((await self._answered("groups", None, ask, lambda answer: answer[0]))[1])
+        return sorted((await self._answered("groups", None, ask, lambda answer: answer[0]))[1])
 
     async def status(self) -> Sequence[ShardStatus]:
         return self._runtime.status()

@@ -19,6 +19,7 @@ from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.prepared import Prepared
 from offsetmgr.manager.requests import (
     COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
     NONE,
     NOT_COORDINATOR,
     CommitRequest,
@@ -266,10 +267,13 @@ class ManagerRuntime:
     def list_groups(self) -> tuple[int, Sequence[str]]:
         """The groups with offsets in the slots that are served here; an error code (14, 15) says that slots are missing
         which are owned here."""
-        owned = [slot for slot in self._slots if slot.wanted]
-        error = max((slot.refusal for slot in owned if slot.refusal != NOT_COORDINATOR), default=NONE)
-        groups = sorted(group for shard in self._serving if shard is not None for group in shard.groups())
-        return (error, groups) if not owned or self._ownership.valid() else (NOT_COORDINATOR, ())
+        groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
+        states = {slot.life.state for slot in self._slots if slot.wanted}
+        if states and not self._ownership.valid():
+            return NOT_COORDINATOR, ()
+        if State.FAILED in states:
+            return COORDINATOR_NOT_AVAILABLE, groups
+        return COORDINATOR_LOAD_IN_PROGRESS if states - {State.ACTIVE} else NONE, groups
 
     def settled(self, group: str) -> asyncio.Future[None]:
         """Done once every commit to the group that was begun before the call has been answered."""
