@@ -176,7 +176,11 @@ class SlotOwnership:
         self._first = asyncio.get_running_loop().create_future()
         self._running = asyncio.create_task(self._run())
         self._running.add_done_callback(self._has_stopped)
-        await asyncio.shield(self._first)
+        try:
+            await asyncio.shield(self._first)
+        except OffsetMgrError:
+            await self._member.close()
+            raise
 
     async def stop(self) -> None:
         """Gives up every slot, then leaves the group, so that others have them at once."""
@@ -308,8 +312,10 @@ class SlotOwnership:
         if leaving:
             # Better one rebalance now that they are free than two; but the others' rebalance waits for us.
             await asyncio.wait(leaving, timeout=self._patience)
-        if self._lost:
-            await asyncio.sleep(self._pause_after_loss())
+        if self._lost and (pause := self._pause_after_loss()):
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)  # the others need not wait for our patience
 
     def _pause_after_loss(self) -> float:
         """None after the first loss; more and more where somebody claims against the group again and again."""

@@ -7,8 +7,9 @@ The order that keeps one writer and one answer a slot (rule 5):
 
 1. ``take(slot)`` is called only for a slot that the newest generation gives to this process.
 2. ``give_up(slot)`` is called, and *waited for*, before ownership tells the group that the slot is free.
-3. Where the lease was lost, ``give_up`` is called for every slot before a new lease begins: so whoever sees the lease
-   good and the slot not given up, in this order, owned the slot at the first of the two moments.
+3. A lease that was lost begins again only with a new generation, after ``give_up`` has been called for every slot that
+   this generation does not leave to us, and for all of them where the membership was lost too: so whoever sees the
+   lease good and the slot not given up, in this order, owned the slot at the first of the two moments.
 4. After ``lost(slot)`` the runtime touches the slot no more, until the next ``take``; ownership rejoins the group
    before that.
 

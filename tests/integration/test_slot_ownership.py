@@ -6,6 +6,7 @@ an owner for as long as its lease would have said so, even where it was frozen o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -19,8 +20,14 @@ from typing import Any
 import pytest
 from processes import wait_for
 
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import MARGIN, boottime
-from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.manager.ownership import SlotOwnership
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.groupmember import GroupMember
+from offsetmgr.wire.security import Security
 
 pytestmark = pytest.mark.servers
 
@@ -191,3 +198,67 @@ def test_slots_move_when_managers_leave_die_and_freeze(kafka: KafkaBroker, owner
     owners.wait_until_shared_by(third, fourth)
     assert set(third.given_up(woken)) == frozen
     owners.assert_never_two()
+
+
+def test_without_a_coordinator_nobody_owns_anything_until_it_is_back(
+    tmp_path: Path, owners_at: Callable[[str], Owners]
+) -> None:
+    with KraftBroker(tmp_path / "kraft") as broker:
+        owners = owners_at(broker.bootstrap)
+        first, second = owners.start("first"), owners.start("second")
+        owners.wait_until_shared_by(first, second)
+        since = boottime()
+        broker.freeze()
+        wait_for(lambda: not first.valid() and not second.valid(), "leases have run out")
+        assert MARGIN * SESSION - 1.5 < boottime() - since < MARGIN * SESSION + 1
+        broker.thaw()
+        owners.wait_until_shared_by(first, second)
+        owners.assert_never_two()
+
+
+def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker, unique: str) -> None:
+    async def refusals() -> tuple[str, str]:
+        client = Client(kafka.bootstrap, Security.of({}))
+
+        def ownership(protocol: str, session: float) -> SlotOwnership:
+            return SlotOwnership(
+                "127.0.0.1",
+                1,
+                Parameters("offsets", 50, 8, "avro", 1),
+                lambda events: GroupMember(
+                    client,
+                    unique,
+                    events,
+                    protocol_type="offsetmgr",
+                    protocol=protocol,
+                    session=session,
+                    rebalance=30,
+                    clock=boottime,
+                ),
+            )
+
+        first = ownership("offsetmgr-1", 10)
+        await first.start(Idle())
+        told = []
+        for other in (ownership("offsetmgr-2", 10), ownership("offsetmgr-1", 1)):
+            with pytest.raises(OffsetMgrError) as caught:
+                await other.start(Idle())
+            told.append(str(caught.value))
+            await other.stop()
+        await first.stop()
+        await client.close()
+        return told[0], told[1]
+
+    another_protocol, another_session = asyncio.run(refusals())
+    assert (
+        another_protocol == f"group {unique}: the group's members speak another protocol (INCONSISTENT_GROUP_PROTOCOL)"
+    )
+    assert another_session.endswith("exclude our session time-out (INVALID_SESSION_TIMEOUT)")
+
+
+class Idle:
+    """A `SlotHolder` that does nothing."""
+
+    def take(self, slot: int) -> None: ...
+
+    async def give_up(self, slot: int) -> None: ...
