@@ -35,6 +35,8 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     """Writes ``error`` to stderr as people should see it, and gives the exit code that goes with it."""
     if debug:
         traceback.print_exception(error)
+    if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
+        error = error.__cause__  # Ctrl-C while C code, as librdkafka's binding, called Python
     if isinstance(error, KeyboardInterrupt):
         left = error.left if isinstance(error, Interrupted) else "stopped before the end"
         _line(f"interrupted: {left}")

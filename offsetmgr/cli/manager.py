@@ -158,7 +158,9 @@ def serve(
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
     if (tls_certificate is None) != (tls_key is None):
-        raise UsageError("manager serve", "--tls-certificate and --tls-key go together")
+        raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
+    if relay_ports is not None and not relay:
+        raise UsageError("--relay-ports", "are of the relay only", "add --relay")
     options = ServeOptions(
         bootstrap=bootstrap,
         connection=connect.resolved.connection,
@@ -202,12 +204,15 @@ def status(
 
     --bootstrap-server (or --store manager://...) names any manager.
     """
-    from offsetmgr.cli.manager_view import MANAGERS, SHARDS, alarms, manager_rows, shard_rows
+    from offsetmgr.cli.manager_view import MANAGERS, SHARDS, alarms, manager_rows, serves_a_topic, shard_rows
     from offsetmgr.wire.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         reports = running.reports()
     write_rows(MANAGERS if managers else SHARDS, (manager_rows if managers else shard_rows)(reports), output)
+    for report in reports:
+        if not managers and report.status is not None and not serves_a_topic(report.status):
+            note(f"manager {report.address} has no shards: its offsets are in {report.status['store']}")
     wrong = list(alarms(reports))
     for text in wrong:
         note(f"alarm: {text}")

@@ -96,15 +96,24 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
     for report in reports:
         if report.error is not None:
             yield f"manager {report.address}: {report.error}"
+        if report.status is not None and not report.status["lease"]:
+            yield f"manager {report.address}: it cannot reach the managers' group, so it answers no commit and no fetch"
         for text in (report.status or {}).get("alarms", ()):
             yield f"manager {report.address}: {text}"
     rows = list(shard_rows(reports))
+    if not rows and any(report.status is not None and serves_a_topic(report.status) for report in reports):
+        yield "no manager has any shard"
     unowned = [row[0] for row in rows if row[2] is None]
     if unowned:
         yield f"{len(unowned)} shards have no owner: {_numbers(unowned)}"
     resting = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
     if resting:
         yield f"{len(resting)} shards are not served yet: {_numbers(resting)}"
+
+
+def serves_a_topic(status: Mapping[str, Any]) -> bool:
+    """Whether its offsets are in shards, and not in a store of another kind."""
+    return str(status["store"]).startswith("topic ")
 
 
 def _numbers(numbers: Sequence[int]) -> str:

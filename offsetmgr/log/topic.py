@@ -25,6 +25,8 @@ LARGEST_RECORD: Final = 64 * 1024
 _BATCH_OVERHEAD: Final = 128
 """What the header of a batch, and the client's estimate of it, may add, in bytes."""
 _REPLICAS: Final = 3
+BROKERS_OWN: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics that brokers write themselves: a record of ours in one would harm the cluster."""
 
 
 class UnsuitableTopic(OffsetMgrError):
@@ -156,6 +158,9 @@ def ensure_topic(
     ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
     `PartitionCountChanged`, `TimedOut`, and what the brokers refuse.
     """
+    if topic in BROKERS_OWN:
+        raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
+
     from offsetmgr.log.kafka.topics import Topics
 
     with Topics(bootstrap, properties, timeout) as topics:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from offsetmgr.errors import Unreachable
+from offsetmgr.server.service import why_not_listening
 
 _PATIENCE: Final = 5.0
 _LONGEST_LINE: Final = 2048
@@ -46,8 +47,8 @@ class HttpEndpoint:
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LONGEST_LINE)
         except OSError as error:
-            why = error.strerror or str(error)
-            raise Unreachable(f"metrics port {self._host}:{self._port}", why, "name another --metrics-listen") from None
+            what, why = f"metrics port {self._host}:{self._port}", why_not_listening(error)
+            raise Unreachable(what, why, "name another --metrics-listen") from None
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import ssl
 from collections import Counter
@@ -210,7 +211,8 @@ class Listener:
                 backlog=512,
             )
         except OSError as error:
-            raise Unreachable(f"listener {self.host}:{self.port}", error.strerror or str(error)) from None
+            why, hint = why_not_listening(error), "name another address, or end what listens there"
+            raise Unreachable(f"listener {self.host}:{self.port}", why, hint) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
@@ -221,6 +223,12 @@ class Listener:
         if self._server is not None:
             with contextlib.suppress(OSError):
                 await self._server.wait_closed()
+
+
+def why_not_listening(error: OSError) -> str:
+    """The system's own words: asyncio wraps them in a sentence that says the address again."""
+    # The resolver's numbers (negative) are not the system's.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 def _allow_files(connections: int) -> None:

@@ -354,7 +354,7 @@ def _check_versions(connection: Connection, versions: Mapping[int, tuple[str, in
             raise UnsupportedOperation(
                 f"broker {connection.address}",
                 f"it does not speak {name} version {needed}",
-                "brokers from Kafka 3.0 on can be edited",
+                "brokers from Kafka 3.0 on can be edited; an offset manager is --store manager://HOST:PORT",
             )
 
 

@@ -45,7 +45,10 @@ class Managers:
 
         Raises `NotCoordinator` where no manager owns the shard now.
         """
-        owner = next((r.address for r in self.reports() if _owns(r.status, partition)), None)
+        reports = self.reports()
+        owner = next((r.address for r in reports if _owns(r.status, partition)), None)
+        if not any(r.status is None or r.status["shards"] for r in reports):
+            raise NotCoordinator(f"shard {partition}", "no manager here has shards", "read the store behind it instead")
         if owner is None:
             raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
         after: list[Any] | None = None

@@ -179,6 +179,13 @@ def test_an_interruption_says_what_is_left(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "interrupted: 3 of 5 done\ninterrupted: stopped before the end\n"
 
 
+def test_an_interruption_within_c_code_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    wrapped = SystemError("<function close> returned a result with an exception set")
+    wrapped.__cause__ = KeyboardInterrupt()
+    assert report(wrapped) == 130
+    assert capsys.readouterr().err == "interrupted: stopped before the end\n"
+
+
 def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError) as caught:
@@ -273,6 +280,7 @@ def test_every_command_has_complete_help(group: str, command: str, capsys: pytes
         (["offsets", "set", "--group", "g", "--topic", "t:0", "--to-offset", "-1"], "-1"),
         (["offsets", "export", "x.unknown", "--all-groups", "--store", "file:x.avro"], "format"),
         (["groups", "rename", "a", "a", "--store", "file:x.avro"], "both names are the same"),
+        (["manager", "serve", "--listen", "h:1", "--bootstrap-server", "h:1", "--relay-ports", "2-3"], "add --relay"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(

@@ -9,10 +9,13 @@ import logging
 
 import pytest
 
+from offsetmgr.cli.manager_view import alarms
 from offsetmgr.errors import Unreachable
 from offsetmgr.server.http import HttpEndpoint, Page, text
 from offsetmgr.server.logs import start_logging
 from offsetmgr.server.metrics import Metrics
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.managers import ManagerReport
 
 
 def test_figures_come_out_as_prometheus_reads_them() -> None:
@@ -73,7 +76,7 @@ def test_a_taken_port_is_one_clear_error() -> None:
         first = HttpEndpoint("127.0.0.1", 0, {})
         port = await first.start()
         try:
-            with pytest.raises(Unreachable, match=str(port)):
+            with pytest.raises(Unreachable, match=f":{port}: Address already in use$"):
                 await HttpEndpoint("127.0.0.1", port, {}).start()
         finally:
             await first.close()
@@ -98,3 +101,22 @@ def test_an_event_is_one_line_with_its_particulars(form: str) -> None:
         assert found["time"].endswith("Z")
     else:
         assert line.endswith("WARNING slot lost slot=3 why=fenced")
+
+
+STATUS = {"lease": True, "shards": [], "alarms": [], "started": 0}
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"), [("topic t", ["no manager has any shard"]), ("zookeeper://h:1", [])], ids=["topic", "store"]
+)
+def test_managers_without_shards_are_an_alarm_unless_a_store_is_behind_them(store: str, expected: list[str]) -> None:
+    report = ManagerReport(1, Address("h", 1), {**STATUS, "store": store})
+    assert list(alarms([report])) == expected
+
+
+def test_a_manager_without_a_lease_is_an_alarm_though_its_shards_say_active() -> None:
+    shard = {"partition": 0, "slot": 0, "role": "owner", "state": "ACTIVE", "since": 0, "position": 1}
+    figures = {"offsets": 1, "groups": 1, "lag": 0, "last_error": "", "load_read": 1, "load_total": 1}
+    status = {**STATUS, "store": "topic t", "shards": [shard | figures]}
+    assert not list(alarms([ManagerReport(1, Address("h", 1), status)]))
+    assert "cannot reach" in " ".join(alarms([ManagerReport(1, Address("h", 1), {**status, "lease": False})]))

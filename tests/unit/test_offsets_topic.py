@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.log.topic import FoundTopic, PartitionCountChanged, UnsuitableTopic, examine, settings_for
+from offsetmgr.log.topic import FoundTopic, PartitionCountChanged, UnsuitableTopic, ensure_topic, examine, settings_for
 
 FIT = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
 
@@ -100,3 +100,9 @@ def test_what_may_hurt_is_said(settings: dict[str, str], replicas: int, warning:
 @pytest.mark.parametrize(("limit", "batch"), [(1048588, 1_000_000), (20_000, 19_872), (10**9, 1_000_000), (0, 1_000)])
 def test_batches_stay_below_the_topics_limit(limit: int, batch: int) -> None:
     assert examine("t", found({"max.message.bytes": str(limit)}), 50).max_message_bytes == batch
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_a_topic_of_the_brokers_is_refused_before_anybody_is_asked(topic: str) -> None:
+    with pytest.raises(UnsuitableTopic, match="the brokers' own"):
+        ensure_topic("127.0.0.1:1", {}, topic, timeout=1)
