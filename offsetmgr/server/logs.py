@@ -43,10 +43,17 @@ def start_logging(stream: TextIO, form: str, level: int = logging.INFO) -> None:
     """Sends what offsetmgr logs to ``stream``; ``form`` is ``text`` or ``json``."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
+    handler.addFilter(_wanted)
     logger = logging.getLogger("offsetmgr")
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
+
+
+def _wanted(record: logging.LogRecord) -> bool:
+    """Not kazoo's word on every attempt to connect, once a second while a server is away: what that means is told by
+    whoever wanted something of the server."""
+    return record.levelno >= logging.ERROR or not record.name.startswith("offsetmgr.zookeeper.kazoo")
 
 
 def _stamp(seconds: float) -> str:

@@ -145,8 +145,13 @@ class StoreThreads:
         """Runs any call of the store in one of its threads, to its end even if nobody waits for it any more."""
         call = asyncio.get_running_loop().run_in_executor(self._executor, work)
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        call.add_done_callback(self._over)
         return await asyncio.shield(call)
+
+    def _over(self, call: asyncio.Future[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # seen: who waited for it may have gone
 
     async def close(self, grace: float = 1.0) -> None:
         """Gives calls under way ``grace`` seconds, then closes the store, which ends them. Writes not begun fail."""
