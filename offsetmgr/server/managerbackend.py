@@ -26,12 +26,13 @@ class ManagerBackend:
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
 
     def nodes(self) -> Sequence[ManagerNode]:
-        return [ManagerNode(node.node_id, node.host, node.port) for node in self._ownership.nodes()]
+        # One inside a program (`offsetmgr.embedded`) has no port: it shares the work, and no client can reach it.
+        return [ManagerNode(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 
     def coordinator(self, group: str) -> ManagerNode | None:
         slot = slot_of(self._runtime.partition_of(group), self._partitions)
         owner = self._ownership.owner_of(slot)
-        return None if owner is None else ManagerNode(owner.node_id, owner.host, owner.port)
+        return None if owner is None or not owner.port else ManagerNode(owner.node_id, owner.host, owner.port)
 
     def owns(self, group: str) -> int:
         return self._runtime.owns(group)
