@@ -644,6 +644,24 @@ def test_a_log_that_was_made_anew_is_read_anew() -> None:
     scenario(work)
 
 
+def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_else_is_acknowledged() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            for number in range(10):
+                await written([runtime.commit(commit("g", number))])
+            for partition in log._partitions:
+                partition.__init__()  # type: ignore[misc]
+            assert await runtime.commit(commit("g", 10)) == UNAVAILABLE
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == 10
+            await written([runtime.commit(commit("g", 11))])
+            assert offset(runtime, "g") == 11
+
+    scenario(work)
+
+
 # --- the rest ------------------------------------------------------------------------------------------------
 
 

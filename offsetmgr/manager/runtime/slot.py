@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.errors import ServerError
 from offsetmgr.log.base import PartitionLog
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, State
@@ -25,6 +26,7 @@ from offsetmgr.manager.runtime.writing import SlotThread
 from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
+_CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart the managers"
 
 
 class Slot:
@@ -323,7 +325,10 @@ class Slot:
 def _acknowledge(outcome: Outcome) -> None:
     firsts = outcome.firsts
     for shard, prepared, answer, _, at in outcome.entries:
-        shard.acknowledged(prepared, firsts[shard.partition] + at)
+        first = firsts[shard.partition] + at
+        if first < shard.position:  # it would be passed over as known already, and never be seen by a fetch
+            raise ServerError(f"partition {shard.partition}", f"written at {first}, read up to {shard.position}", _CUT)
+        shard.acknowledged(prepared, first)
         if not answer.done():
             answer.set_result(prepared.response)
 
