@@ -25,6 +25,9 @@ LARGEST_RECORD: Final = 64 * 1024
 _BATCH_OVERHEAD: Final = 128
 """What the header of a batch, and the client's estimate of it, may add, in bytes."""
 _REPLICAS: Final = 3
+DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
+_LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
+"""Twice the hour for which a standby may be behind before it reads all again (``ManagerConfig.most_standby_age``)."""
 BROKERS_OWN: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that brokers write themselves: a record of ours in one would harm the cluster."""
 
@@ -75,6 +78,7 @@ def settings_for(
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
     return replicas, {
         "cleanup.policy": "compact",
+        "delete.retention.ms": str(DELETE_RETENTION_MS),
         "segment.bytes": str(SEGMENT_BYTES),
         "compression.type": "producer",
         "min.insync.replicas": str(in_sync),
@@ -133,6 +137,11 @@ def _warnings(found: FoundTopic, in_sync: int, largest: int) -> list[str]:
         warnings.append(
             f"max.message.bytes is {largest}: commits with long names or much metadata may need {LARGEST_RECORD} "
             "and will be refused"
+        )
+    if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _LEAST_DELETE_RETENTION_MS:
+        warnings.append(
+            f"delete.retention.ms is below {_LEAST_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
+            "and offsets that were deleted come back"
         )
     if found.settings.get("unclean.leader.election.enable") == "true":
         warnings.append("unclean.leader.election.enable is true: acknowledged commits can be lost")

@@ -32,6 +32,7 @@ def test_a_new_topic_is_compacted_in_small_segments_and_keeps_what_was_acknowled
         3,
         {
             "cleanup.policy": "compact",
+            "delete.retention.ms": "86400000",
             "segment.bytes": "104857600",
             "compression.type": "producer",
             "min.insync.replicas": "2",
@@ -87,6 +88,7 @@ def test_more_replicas_required_than_there_are_is_refused() -> None:
     [
         ({"max.message.bytes": "20000"}, 3, "max.message.bytes is 20000"),
         ({"unclean.leader.election.enable": "true"}, 3, "can be lost"),
+        ({"delete.retention.ms": "60000"}, 3, "come back"),
         ({"min.insync.replicas": "1"}, 3, "a single broker"),
         ({"min.insync.replicas": "1"}, 1, "one replica"),
     ],
