@@ -95,7 +95,7 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
     """What an operator has to know, a sentence each; nothing where all is well."""
     for report in reports:
         if report.error is not None:
-            yield f"manager {report.address}: {report.error}"
+            yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
         if report.status is not None and not report.status["lease"]:
             yield f"manager {report.address}: it cannot reach the managers' group, so it answers no commit and no fetch"
         for text in (report.status or {}).get("alarms", ()):

@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from offsetmgr.cli.manager_view import alarms
-from offsetmgr.errors import Unreachable
+from offsetmgr.errors import NotAuthorized, Unreachable
 from offsetmgr.server.http import HttpEndpoint, Page, text
 from offsetmgr.server.logs import start_logging
 from offsetmgr.server.metrics import Metrics
@@ -120,3 +120,9 @@ def test_a_manager_without_a_lease_is_an_alarm_though_its_shards_say_active() ->
     status = {**STATUS, "store": "topic t", "shards": [shard | figures]}
     assert not list(alarms([ManagerReport(1, Address("h", 1), status)]))
     assert "cannot reach" in " ".join(alarms([ManagerReport(1, Address("h", 1), {**status, "lease": False})]))
+
+
+def test_an_alarm_names_the_manager_once() -> None:
+    refused = NotAuthorized("manager h:1", "this principal may not look at the manager")
+    found = list(alarms([ManagerReport(1, Address("h", 1), None, refused)]))
+    assert found == ["manager h:1: this principal may not look at the manager"]
