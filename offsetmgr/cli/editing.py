@@ -192,6 +192,8 @@ class Edit:
 
 def _in_doubt(error: OffsetMgrError) -> bool:
     """Whether a write that failed so may have been done all the same."""
+    from offsetmgr.errors import OffsetMgrError
+
     return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
 
 

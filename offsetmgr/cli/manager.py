@@ -161,11 +161,14 @@ def serve(
         raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
     if relay_ports is not None and not relay:
         raise UsageError("--relay-ports", "are of the relay only", "add --relay")
+    where, reached = address(listen, "--listen"), address(advertise, "--advertise") if advertise else None
+    if (reached or where)[0] in ("0.0.0.0", "::"):
+        raise UsageError(f"--listen {listen}", "is no address that clients could be told", "add --advertise HOST:PORT")
     options = ServeOptions(
         bootstrap=bootstrap,
         connection=connect.resolved.connection,
-        listen=address(listen, "--listen"),
-        advertise=address(advertise, "--advertise") if advertise else None,
+        listen=where,
+        advertise=reached,
         relay=relay,
         relay_ports=port_range(relay_ports) if relay_ports else None,
         # Only the flag: a context's store, or the brokers, are not meant to be served by accident.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from offsetmgr.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.server.authorization import Operation
 from offsetmgr.server.dispatch import Api, Request
 from offsetmgr.wire.inspecting import INSPECT, MOST_ROWS, VERSION
 
@@ -26,18 +27,21 @@ class Inspectable(Protocol):
         ...
 
 
-def inspection_api(inspected: Inspectable, allowed: Callable[[str | None], bool]) -> Api:
-    """``allowed`` says whether a principal may look."""
+def inspection_api(inspected: Inspectable, allowed: Callable[[str | None, Operation], bool]) -> Api:
+    """``allowed`` says whether a principal may do this with all groups."""
 
     def handle(request: Request) -> bytes:
         try:
             question = json.loads(request.frame[request.body(flexible=False) :])
             if not isinstance(question, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidRequest("question to a manager", "it is not a JSON object") from None
-        if not allowed(request.connection.principal):
-            return _answer({"error": "this principal may not look at the manager", "kind": "not-authorized"})
+        needed = Operation.READ if question.get("what") == "dump" else Operation.DESCRIBE
+        if not allowed(request.connection.principal, needed):
+            return _answer(
+                {"error": f"this needs the operation {needed.value} on all groups (*)", "kind": "not-authorized"}
+            )
         return _answer(_found(inspected, question))
 
     return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)

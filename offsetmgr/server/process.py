@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
@@ -39,6 +40,8 @@ from offsetmgr.server.options import ServeOptions
 from offsetmgr.server.relay.brokers import RelayPorts
 from offsetmgr.server.relay.relay import Relay
 from offsetmgr.server.service import Listener, Service
+from offsetmgr.server.tls import server_tls
+from offsetmgr.server.topicwatch import TopicWatch
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.security import Security
@@ -91,6 +94,7 @@ class ManagerProcess:
         self._runtime: ManagerRuntime | None = None
         self._ownership: SlotOwnership | None = None
         self._relay: Relay | None = None
+        self._topic: TopicWatch | None = None
         self._own_offsets_there = False
         """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
         self._alarms: list[str] = []
@@ -132,8 +136,8 @@ class ManagerProcess:
         if relay is not None:
             apis = relay.apis(endpoint, apis, host)
 
-        def may_look(principal: str | None) -> bool:
-            return authorizer.group(principal or "", Operation.DESCRIBE, "*")
+        def may_look(principal: str | None, operation: Operation) -> bool:
+            return authorizer.group(principal or "", operation, "*")
 
         apis.append(inspection_api(self, may_look))
         if relay is not None:
@@ -186,7 +190,8 @@ class ManagerProcess:
 
     async def _start_manager(self, backend: _Later, host: str, port: int, security: Security) -> int:
         from offsetmgr.log.kafka import KafkaLog
-        from offsetmgr.log.topic import ensure_topic
+        from offsetmgr.log.probe import check_format
+        from offsetmgr.log.topic import check_topic, ensure_topic
         from offsetmgr.records.choose import record_format
         from offsetmgr.wire.client import Client
         from offsetmgr.wire.groupmember import GroupMember
@@ -205,10 +210,20 @@ class ManagerProcess:
         )
         for warning in topic.warnings:
             _log.warning("the offsets topic is unusual", extra={"topic": topic.name, "why": warning})
+        timeout = options.connection.timeout_ms / 1000
         log = KafkaLog(
-            options.bootstrap, topic.name, topic.partitions, properties=kafka, max_message_bytes=topic.max_message_bytes
+            options.bootstrap,
+            topic.name,
+            topic.partitions,
+            properties=kafka,
+            max_message_bytes=topic.max_message_bytes,
+            group=options.managers_group,
         )
         self._open.callback(log.close)
+        await asyncio.to_thread(check_format, log, options.record_format, topic.name, timeout)
+        watch = self._topic = TopicWatch(partial(check_topic, options.bootstrap, kafka, topic, timeout=timeout))
+        watch.start()
+        self._open.push_async_callback(watch.close)
         client = Client(options.bootstrap, security)
         self._open.push_async_callback(client.close)
 
@@ -268,6 +283,8 @@ class ManagerProcess:
             return text(503, "starting or stopping")
         if self._ownership is not None and not self._ownership.valid():
             return text(503, "no lease: the managers' group cannot be reached")
+        if self._topic is not None and self._topic.alarm:
+            return text(503, self._topic.alarm)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
         if waiting:
             return text(503, f"{len(waiting)} shards are not served yet")
@@ -279,6 +296,8 @@ class ManagerProcess:
         alarms = list(self._alarms)
         if self._ownership is not None and self._ownership.refusal:
             alarms.append(f"the other managers leave this one out: {self._ownership.refusal}")
+        if self._topic is not None and self._topic.alarm:
+            alarms.append(self._topic.alarm)
         if self._relay is not None:
             alarms.extend(self._relay.alarms())
         return {
@@ -344,14 +363,6 @@ def _authorizer(options: ServeOptions) -> Authorizer:
 
 
 def _tls(options: ServeOptions) -> ssl.SSLContext | None:
-    if options.tls_certificate is None or options.tls_key is None:
+    if options.tls_certificate is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(options.tls_certificate, options.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        why = (
-            "they are not a certificate and its key in PEM" if isinstance(error, ssl.SSLError) else str(error.strerror)
-        )
-        raise ConfigError("--tls-certificate, --tls-key", f"cannot be loaded: {why}") from None
-    return context
+    return server_tls(options.tls_certificate, options.tls_key)

@@ -1,0 +1,64 @@
+"""What a manager finds out about its topic before and while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from offsetmgr.errors import TimedOut, UnsupportedOperation
+from offsetmgr.log.memory import MemoryLog
+from offsetmgr.log.probe import check_format
+from offsetmgr.records.base import OtherFormat, RecordFormat
+from offsetmgr.records.choose import record_format
+from offsetmgr.server.topicwatch import TopicWatch
+
+
+def log_with(form: RecordFormat) -> MemoryLog:
+    log = MemoryLog(8)
+    writer = log.writer(3)
+    writer.claim(1)
+    writer.append({3: form.encode_commit("g", "t", [(0, 5, -1, "")], 1_700_000_000_000, None)}, 1)
+    return log
+
+
+@pytest.mark.parametrize(("written", "asked"), [("avro", "kafka"), ("kafka", "avro")])
+def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(written: str, asked: str) -> None:
+    log = log_with(record_format(written))
+    with pytest.raises(OtherFormat, match=f"holds records of the format {written}, and {asked} was asked for"):
+        check_format(log, asked, "offsets", 5)
+    check_format(log, written, "offsets", 5)
+    check_format(MemoryLog(8), asked, "offsets", 5)
+
+
+def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
+    outcomes = [
+        None,
+        TimedOut("topic", "nobody answers"),
+        UnsupportedOperation("topic t", "is gone"),
+        TimedOut("t"),
+        None,
+    ]
+    seen: list[str | None] = []
+
+    async def run() -> None:
+        left = iter(outcomes)
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def check() -> None:
+            seen.append(watch.alarm)
+            outcome = next(left, ...)
+            if outcome is ...:
+                loop.call_soon_threadsafe(done.set)
+            elif outcome is not None:
+                raise outcome
+
+        watch = TopicWatch(check, every=0.001)
+        watch.start()
+        await asyncio.wait_for(done.wait(), 10)
+        await watch.close()
+
+    asyncio.run(run())
+    gone = "topic t: is gone"
+    assert seen[:6] == [None, None, None, gone, gone, None]
