@@ -23,6 +23,7 @@ still has us in it, with a whole session to come.  A SyncGroup is answered only 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Final
@@ -31,20 +32,13 @@ MARGIN: Final = 0.8
 """The part of the coordinator's times that a lease lasts: clocks may differ in rate by a fifth."""
 
 
-def boottime() -> float:
-    """Seconds on a clock that also runs while the machine is suspended, where the platform has one (CLOCK_BOOTTIME);
-    else on the monotonic clock."""
-    return _boottime()
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
-
-def _choose() -> Callable[[], float]:
-    which: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-    if which is None:
-        return time.monotonic
-    return lambda: time.clock_gettime(which)
-
-
-_boottime: Final = _choose()
+boottime: Final[Callable[[], float]] = (
+    time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
+)
+"""Seconds on a clock that also runs while the machine is suspended, where the platform has one (CLOCK_BOOTTIME); else
+on the monotonic clock."""
 
 
 class Lease:

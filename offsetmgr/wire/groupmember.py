@@ -105,6 +105,8 @@ class GroupMember:
         self._joining: Connection | None = None
         self._waiting = False
         """Whether a JoinGroup is on its way, so that the generation may change at any moment."""
+        self._overtaken: float | None = None
+        """Since when the coordinator is in a later generation than that JoinGroup's answer has told us."""
         self._beating: asyncio.Task[None] | None = None
         self._trouble = ""
 
@@ -190,7 +192,7 @@ class GroupMember:
             sent = self._clock()
             answer = await connection.call(request, JoinGroupResponse, self._rebalance + _SLACK)
         finally:
-            self._waiting = False
+            self._waiting, self._overtaken = False, None
         code = int(answer.error_code)
         if code == MEMBER_ID_REQUIRED:  # KIP-394: dynamic members come twice
             self._member_id = answer.member_id
@@ -210,7 +212,8 @@ class GroupMember:
             assignments = lead(generation, [(m.member_id, m.metadata) for m in joined.members])
         request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
-        answer = await connection.call(request, SyncGroupResponse, self._rebalance + _SLACK)
+        # It waits for the leader's, and a leader that has died is put out after a session.
+        answer = await connection.call(request, SyncGroupResponse, self._session + self._patience)
         code = int(answer.error_code)
         if code == REBALANCE_IN_PROGRESS:
             return None
@@ -282,7 +285,7 @@ class GroupMember:
         elif code == REBALANCE_IN_PROGRESS:
             self._events.kept(sent, settled=False)
             self._events.rebalance()
-        elif code == 22 and (self._waiting or now.generation != mine.generation):
+        elif code == 22 and (now.generation != mine.generation or self._may_be_answered_yet()):
             pass  # the JoinGroup that makes the new generation has been answered, or is about to be
         elif code in _MEMBERSHIP_OVER:
             self._end(kafka_error(code, f"group {self._group}"), code)
@@ -293,6 +296,15 @@ class GroupMember:
             if code in RETRIABLE:
                 self._mislay(address)
             self._in_trouble(kafka_error(code, f"heartbeat of group {self._group}"))
+
+    def _may_be_answered_yet(self) -> bool:
+        """Whether the JoinGroup on its way may be what has begun the generation that we do not know of: its answer is
+        then about to come, if it is not lost."""
+        if not self._waiting:
+            return False
+        now = asyncio.get_running_loop().time()
+        self._overtaken = now if self._overtaken is None else self._overtaken
+        return now - self._overtaken < self._patience
 
     # --- the coordinator --------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class World:
         self.history: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self.lost_answers: set[tuple[Process, str]] = set()
+        """The next answer to this kind of request never arrives at this process; its connection stays open."""
         self.claims: dict[int, Process] = {}
         """Who has claimed a slot last: everybody else's writer is fenced."""
         self.slow_network = self.few_commits = False
@@ -464,6 +466,10 @@ class SimulatedConnection:
                 answer.set_result(SimpleNamespace(**values))
 
         def reply(**values: Any) -> None:
+            kind = type(request).__name__
+            if (self.process, kind) in world.lost_answers:
+                world.lost_answers.discard((self.process, kind))
+                return
             world.after(world.latency(), lambda: loop.call_soon(deliver, values))
 
         world.after(world.latency(), lambda: self.broker.receive(request, reply))

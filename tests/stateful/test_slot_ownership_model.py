@@ -174,3 +174,15 @@ def test_a_slot_that_is_claimed_against_the_group_costs_ever_fewer_rebalances() 
         world.run(60)
         assert one.ownership.generation - before < 25
         assert one.ownership.valid() and one.serving >= set(range(1, SLOTS))
+
+
+@pytest.mark.parametrize("kind", ["JoinGroupRequest", "SyncGroupRequest"])
+def test_an_answer_that_never_comes_is_not_waited_for_as_long_as_it_might_take(kind: str) -> None:
+    with World(6) as world:
+        one, other = Process(world, 0), Process(world, 1)
+        world.processes.append(one)
+        run_until(world, lambda: one.serving == set(range(SLOTS)), 10)
+        world.lost_answers.add((one, kind))
+        world.processes.append(other)
+        run_until(world, lambda: not world.lost_answers, 5)
+        run_until(world, lambda: shared_by(world, one, other), 30)
