@@ -109,7 +109,6 @@ class ManagerFront(_Front):
                 ConnectionConfig(timeout_ms=20_000),
                 ("127.0.0.1", 0),
                 topic=topic,
-                managers_group=f"{topic}.managers",
                 **{"partitions": 8, **options},
             )
         )

@@ -87,15 +87,6 @@ def serve(
         int,
         typer.Option("--session-timeout", metavar="MS", min=1_000, help="After it, a manager that died is replaced."),
     ] = 10_000,
-    managers_group: Annotated[
-        str | None,
-        typer.Option(
-            "--managers-group",
-            metavar="NAME",
-            help="The group by which managers share shards (the topic's name and .managers).",
-            show_default=False,
-        ),
-    ] = None,
     standby: Annotated[
         bool, typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take over quickly.")
     ] = True,
@@ -181,7 +172,6 @@ def serve(
         retention_ms=retention_minutes * 60_000,
         commit_timeout=commit_timeout / 1000,
         session=session_timeout / 1000,
-        managers_group=managers_group or f"{offsets_topic}.managers",
         standby=standby,
         metrics_listen=address(metrics_listen, "--metrics-listen") if metrics_listen else None,
         tls_certificate=tls_certificate,

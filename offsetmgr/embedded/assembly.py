@@ -16,7 +16,7 @@ from offsetmgr.log.base import PartitionLog, slot_count, slot_of
 from offsetmgr.log.topic import ensure_topic
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, SESSION, SlotOwnership
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, SESSION, SlotOwnership, managers_group
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.choose import record_format
 from offsetmgr.wire.client import Client
@@ -32,7 +32,6 @@ class Settings(NamedTuple):
     topic: str
     partitions: int
     record_format: str
-    managers_group: str
     manager: ManagerConfig
     timeout: float
 
@@ -64,9 +63,9 @@ class Assembly:
             async with asyncio.timeout(settings.timeout):
                 await ownership.start(runtime)
         except TimeoutError:
-            raise TimedOut(f"group {settings.managers_group}", f"not joined within {settings.timeout:g} s") from None
+            raise TimedOut(f"group {managers_group(settings.topic)}", f"not joined within {settings.timeout:g} s") from None
         if ownership.refusal is not None:
-            raise NotCoordinator(f"group {settings.managers_group}", ownership.refusal)
+            raise NotCoordinator(f"group {managers_group(settings.topic)}", ownership.refusal)
 
         def elsewhere(group: str) -> str | None:
             slot = slot_of(runtime.partition_of(group), log.partitions)
@@ -99,7 +98,7 @@ class Assembly:
         def member(events: SlotOwnership) -> GroupMember:
             return GroupMember(
                 client,
-                settings.managers_group,
+                managers_group(settings.topic),
                 events,
                 protocol_type=PROTOCOL_TYPE,
                 protocol=PROTOCOL,

@@ -43,7 +43,6 @@ class OffsetManager:
         topic: str = DEFAULT_TOPIC,
         partitions: int = DEFAULT_PARTITIONS,
         record_format: str = "avro",
-        managers_group: str | None = None,
         manager: ManagerConfig | None = None,
         timeout: float = 30.0,
     ) -> None:
@@ -54,7 +53,6 @@ class OffsetManager:
                 topic,
                 partitions,
                 record_format,
-                managers_group or f"{topic}.managers",
                 manager or ManagerConfig(standby=False),
                 timeout,
             )

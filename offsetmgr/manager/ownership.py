@@ -53,6 +53,15 @@ _LEAVE_TIMEOUT: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
+def managers_group(topic: str) -> str:
+    """The group by which managers share the shards of a topic.
+
+    It follows from the topic alone: managers of one topic in two groups would both be given every slot, and each
+    answer with what it knew before the other wrote.
+    """
+    return f"{topic}.managers"
+
+
 class JoinedGeneration(Protocol):
     """What `Member.join` gives."""
 

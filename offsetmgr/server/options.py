@@ -29,7 +29,6 @@ class ServeOptions:
     retention_ms: int = 7 * 24 * 3600 * 1000
     commit_timeout: float = 5.0
     session: float = 10.0
-    managers_group: str = "__offsetmgr_offsets.managers"
     standby: bool = True
     metrics_listen: tuple[str, int] | None = None
     tls_certificate: str | None = None

@@ -22,7 +22,7 @@ from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
 from offsetmgr.log.base import slot_count
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, Member, SlotOwnership
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, Member, SlotOwnership, managers_group
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 from offsetmgr.manager.shard import ShardLimits
@@ -217,7 +217,7 @@ class ManagerProcess:
             topic.partitions,
             properties=kafka,
             max_message_bytes=topic.max_message_bytes,
-            group=options.managers_group,
+            group=managers_group(topic.name),
         )
         self._open.callback(log.close)
         await asyncio.to_thread(check_format, log, options.record_format, topic.name, timeout)
@@ -230,7 +230,7 @@ class ManagerProcess:
         def member(events: SlotOwnership) -> Member:
             return GroupMember(
                 client,
-                options.managers_group,
+                managers_group(topic.name),
                 events,
                 protocol_type=PROTOCOL_TYPE,
                 protocol=PROTOCOL,
