@@ -16,7 +16,15 @@ from offsetmgr.log.base import PartitionLog, slot_count, slot_of
 from offsetmgr.log.topic import ensure_topic
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, SESSION, SlotOwnership, managers_group
+from offsetmgr.manager.ownership import (
+    PROTOCOL,
+    PROTOCOL_TYPE,
+    REBALANCE,
+    RULES,
+    SESSION,
+    SlotOwnership,
+    managers_group,
+)
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.choose import record_format
 from offsetmgr.wire.client import Client
@@ -59,13 +67,14 @@ class Assembly:
         await runtime.start()
         self._open.push_async_callback(runtime.close)
         self._open.push_async_callback(ownership.stop)
+        group = f"group {managers_group(settings.topic)}"
         try:
             async with asyncio.timeout(settings.timeout):
                 await ownership.start(runtime)
         except TimeoutError:
-            raise TimedOut(f"group {managers_group(settings.topic)}", f"not joined within {settings.timeout:g} s") from None
+            raise TimedOut(group, f"not joined within {settings.timeout:g} s") from None
         if ownership.refusal is not None:
-            raise NotCoordinator(f"group {managers_group(settings.topic)}", ownership.refusal)
+            raise NotCoordinator(group, ownership.refusal)
 
         def elsewhere(group: str) -> str | None:
             slot = slot_of(runtime.partition_of(group), log.partitions)
