@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Protocol
 
+import hypothesis  # noqa: F401  # before kio, which registers its strategies if it is there already
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
