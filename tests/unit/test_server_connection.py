@@ -449,7 +449,7 @@ def test_requests_of_all_together_take_no_more_memory_than_they_may(backend: Mem
                     break
             good.commit("g", {("t", 0): 1})
             assert listening.service.held <= (4 << 20) + (256 << 10) * 9
-        # What was sent may still be on its way; two of the eight fit, and some of what is not cut is held by the kernel.
+        # What was sent may still be on its way; two of the eight fit, and the kernel holds some of the rest.
         assert wait_until(lambda: listening.service.metrics().get('connections_cut_total{why="memory"}', 0) >= 4)
         for client in greedy:
             client.socket.close()
