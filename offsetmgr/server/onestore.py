@@ -35,8 +35,13 @@ class OneStore:
         """Whether the deletion of an offset is told if there is no such group at all."""
         return True
 
-    def start(self) -> None:
-        """Begins what goes on in the background."""
+    def trouble(self) -> str | None:
+        """See `StoreHealth.trouble`."""
+        return self.threads.health.trouble()
+
+    def start(self, look_every: float, patience: float) -> None:
+        """Begins what goes on in the background; see `StoreHealth.watch`."""
+        self.threads.watch(look_every, patience)
 
     async def learn(self) -> None:
         """Finds out what can be kept, and logs once what cannot."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
 from offsetmgr.log.base import slot_count
@@ -46,6 +46,9 @@ from offsetmgr.stores.base import OffsetStore
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
+
+if TYPE_CHECKING:
+    from offsetmgr.server.storebackend import StoreBackend
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +98,7 @@ class ManagerProcess:
         self._ownership: SlotOwnership | None = None
         self._relay: Relay | None = None
         self._topic: TopicWatch | None = None
+        self._front: StoreBackend | None = None
         self._own_offsets_there = False
         """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
         self._alarms: list[str] = []
@@ -185,6 +189,7 @@ class ManagerProcess:
             self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
         front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
         front.start()
+        self._front = front
         self._open.push_async_callback(front.close)
         backend.now = front
 
@@ -285,6 +290,8 @@ class ManagerProcess:
             return text(503, "no lease: the managers' group cannot be reached")
         if self._topic is not None and self._topic.alarm:
             return text(503, self._topic.alarm)
+        if self._front is not None and (trouble := self._front.trouble()):
+            return text(503, trouble)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
         if waiting:
             return text(503, f"{len(waiting)} shards are not served yet")
@@ -298,6 +305,8 @@ class ManagerProcess:
             alarms.append(f"the other managers leave this one out: {self._ownership.refusal}")
         if self._topic is not None and self._topic.alarm:
             alarms.append(self._topic.alarm)
+        if self._front is not None and (trouble := self._front.trouble()):
+            alarms.append(trouble)
         if self._relay is not None:
             alarms.extend(self._relay.alarms())
         return {

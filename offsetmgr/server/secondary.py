@@ -231,6 +231,8 @@ class Secondary:
     def _settle(self, attempts: Iterable[_Attempt], found: Mapping[str, Outcomes]) -> float | None:
         """Takes the outcomes of a stream; gives the pause before the next one, None where none is needed."""
         error: OffsetMgrError | None = None
+        for group, outcomes in found.items():
+            self._threads.health.note(group, [outcome.error for outcome in outcomes.values()])
         for attempt in attempts:
             failure = self._settle_one(attempt, found[attempt.group][attempt.tp])
             error = failure if failure is not None and (error is None or failure.retriable) else error

@@ -61,15 +61,17 @@ class StoreBackend:
         commit_timeout: float = 5.0,
         fetch_timeout: float = 5.0,
         secondary_patience: float = 1.0,
+        look_every: float = 3.0,
     ) -> None:
         """Times in seconds. After ``commit_timeout`` a client is told COORDINATOR_NOT_AVAILABLE, though what has begun
         by then may still be written, before anything that comes later for the group. ``secondary_patience``: see
-        `Secondary`."""
+        `Secondary`. ``look_every``: see `StoreHealth.watch`."""
         self._store = store
         self._node = node
         self._commit_timeout = commit_timeout
         self._fetch_timeout = fetch_timeout
         self._patience = secondary_patience
+        self._look_every = look_every
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._room: asyncio.Future[None] | None = None
@@ -81,7 +83,7 @@ class StoreBackend:
         be reached yet (clients are told, until it can)."""
         store = self._store
         self._behind = TwoStores(store, self._patience) if isinstance(store, DualStore) else OneStore(store)
-        self._behind.start()
+        self._behind.start(self._look_every, self._fetch_timeout)
         self._starting = asyncio.get_running_loop().create_task(self._behind.learn())
         return self._starting
 
@@ -250,8 +252,12 @@ class StoreBackend:
 
     # --- what is known of it ------------------------------------------------------------------------
 
+    def trouble(self) -> str | None:
+        """Why the store, or either half of a dual one, cannot be used at present; None while it can."""
+        return self._behind.trouble()
+
     def metrics(self) -> Mapping[str, float]:
-        return {**self._figures, **self._behind.figures()}
+        return {**self._figures, **self._behind.figures(), "store_failing": int(self.trouble() is not None)}
 
     def _failed(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
         """Counts an error, logs one of its kind now and then, and gives the client's code."""

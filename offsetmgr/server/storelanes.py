@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from offsetmgr.errors import TimedOut
 from offsetmgr.model import TopicPartition
 from offsetmgr.server.storecalls import Outcomes, all_failed, closing, edited, read
+from offsetmgr.server.storehealth import StoreHealth
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -98,6 +99,7 @@ class StoreThreads:
 
     def __init__(self, store: OffsetStore, *, guard: Guard = Guard.OVERWRITE, written: Written | None = None) -> None:
         self.store = store
+        self.health = StoreHealth(store.uri)
         self.capabilities = _UNKNOWN
         """What the store can carry, once `learn` has been told; until then as much as there is."""
         threads = max(1, getattr(store, "parallel_calls", 1))
@@ -115,6 +117,10 @@ class StoreThreads:
         self._reads = _Reads(self, at_once - 1 if apart else at_once)
         self._reads_apart = _Reads(self, 1) if apart else None
         self._unread: set[str] = set()
+
+    def watch(self, every: float, patience: float) -> None:
+        """See `StoreHealth.watch`."""
+        self.health.watch(lambda group, asked: asyncio.shield(self.read(group, asked)), every, patience)
 
     async def learn(self) -> None:
         """Asks the store what it can carry; some have to ask a server. Raises `OffsetMgrError`."""
@@ -155,6 +161,7 @@ class StoreThreads:
 
     async def close(self, grace: float = 1.0) -> None:
         """Gives calls under way ``grace`` seconds, then closes the store, which ends them. Writes not begun fail."""
+        await self.health.close()
         for lane in self._lanes:
             lane.close()
         if self._calls:
@@ -166,6 +173,7 @@ class StoreThreads:
 
     def written(self, group: str, outcomes: Outcomes) -> None:
         """A group's write has ended in its lane."""
+        self.health.note(group, [outcome.error for outcome in outcomes.values()])
         if self._apart is None:
             return
         if any(outcome.error is not None and outcome.error.retriable for outcome in outcomes.values()):
@@ -179,6 +187,7 @@ class StoreThreads:
     def were_read(self, found: Mapping[str, GroupOffsets]) -> None:
         """What reads have found."""
         for group, answer in found.items():
+            self.health.note(group, [answer.error, *answer.errors.values()])
             if answer.error is not None and answer.error.retriable:
                 self._unread.add(group)
             else:

@@ -52,7 +52,14 @@ class TwoStores(OneStore):
         """A group may be in the secondary alone."""
         return False
 
-    def start(self) -> None:
+    def trouble(self) -> str | None:
+        """Either half's: what only one store has is not safe."""
+        troubles = [threads.health.trouble() for threads in (self.threads, self._threads)]
+        return "; ".join(filter(None, troubles)) or None
+
+    def start(self, look_every: float, patience: float) -> None:
+        super().start(look_every, patience)
+        self._threads.watch(look_every, patience)
         catch_up = CatchUp(self.threads, self._threads, self._secondary)
         self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
 

@@ -84,6 +84,53 @@ def test_it_is_a_backend() -> None:
     assert (backend.nodes(), backend.coordinator("any"), backend.owns("any")) == ([HERE], HERE, 0)
 
 
+# --- whether the store answers --------------------------------------------------------------------
+
+
+def test_a_store_that_fails_is_told_of_until_it_answers_again_even_if_no_client_asks() -> None:
+    async def scenario() -> None:
+        store = FaultyStore(MemoryStore())
+        store.fail("read", Unreachable("store", "nobody listens"))
+        async with running(store, look_every=0.02) as backend:
+            await until(backend.trouble, "trouble")
+            assert "nobody listens" in (backend.trouble() or "")
+            assert backend.metrics()["store_failing"] == 1
+            store.heal()
+            await until(lambda: backend.trouble() is None, "the end of the trouble")
+            assert backend.metrics()["store_failing"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_a_store_refuses_or_one_group_lacks_is_no_trouble_of_the_store() -> None:
+    async def scenario() -> None:
+        store = FaultyStore(MemoryStore())
+        async with running(store, look_every=60) as backend:
+            store.fail("read", NotAuthorized("group g", "not for you"))
+            assert (await backend.fetch(fetch("g", 0))).error
+            assert backend.trouble() is None
+            store.heal()
+            store.fail("read", CoordinatorNotAvailable("group g", "its broker is away"), group="g")
+            assert (await backend.fetch(fetch("h", 0))).error == 0
+            await backend.fetch(fetch("g", 0))
+            assert backend.trouble() is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_either_half_of_a_dual_store_is_told_of(half: int) -> None:
+    async def scenario() -> None:
+        *halves, store = dual()
+        halves[half].fail("read", Unreachable("half", "nobody listens"))
+        async with running(store, look_every=0.02) as backend:
+            await until(backend.trouble, "trouble")
+            halves[half].heal()
+            await until(lambda: backend.trouble() is None, "the end of the trouble")
+
+    asyncio.run(scenario())
+
+
 # --- one store ------------------------------------------------------------------------------------
 
 
