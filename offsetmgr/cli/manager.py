@@ -67,11 +67,21 @@ def serve(
     ] = 50,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", min=1, help="When the topic is created (3, or all).", show_default=False),
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            help="When the topic is created (as of the brokers' own offsets topic).",
+            show_default=False,
+        ),
     ] = None,
     min_insync_replicas: Annotated[
         int | None,
-        typer.Option("--min-insync-replicas", min=1, help="When the topic is created (2 of 3).", show_default=False),
+        typer.Option(
+            "--min-insync-replicas",
+            min=1,
+            help="When the topic is created (2 of 3 replicas or more, else 1).",
+            show_default=False,
+        ),
     ] = None,
     record_format: Annotated[
         RecordFormatName, typer.Option("--record-format", help="avro: our own; kafka: as in __consumer_offsets.")

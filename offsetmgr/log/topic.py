@@ -1,13 +1,13 @@
 """The offsets topic itself: with which settings it is created, and which existing topic is fit to be one.
 
-The decisions are pure functions (`settings_for`, `examine`); `ensure_topic` and `check_topic` ask the brokers, through
-`offsetmgr.log.kafka.topics`.
+The decisions are pure functions (`replicas_for`, `settings_for`, `examine`, `weaker`); `ensure_topic` and `check_topic`
+ask the brokers, through `offsetmgr.log.kafka.topics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
@@ -28,7 +28,8 @@ _REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the hour for which a standby may be behind before it reads all again (``ManagerConfig.most_standby_age``)."""
-BROKERS_OWN: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_TRANSACTIONS: Final = "__transaction_state"
+BROKERS_OWN: Final = frozenset({"__consumer_offsets", _TRANSACTIONS, "__share_group_state"})
 """Topics that brokers write themselves: a record of ours in one would harm the cluster."""
 
 
@@ -39,6 +40,10 @@ class UnsuitableTopic(OffsetMgrError):
 class PartitionCountChanged(UnsuitableTopic):
     """The topic has another number of partitions than this manager counts on: groups would be looked for in the wrong
     ones."""
+
+
+class TooFewBrokers(OffsetMgrError):
+    """Fewer brokers are up than the topic, once created, has replicas for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +71,31 @@ class TopicState:
     warnings: tuple[str, ...] = field(default=())
 
 
-def settings_for(
-    brokers: int, replication_factor: int | None = None, min_insync_replicas: int | None = None
-) -> tuple[int, dict[str, str]]:
-    """Replication factor and settings of a new topic, on so many brokers.
+def replicas_for(topic: str, brokers: int, own: int | None, told: int | None = None) -> int:
+    """The replication factor of a new topic, with so many brokers up: what was ``told``, else what the brokers take for
+    their ``own`` offsets topic (``offsets.topic.replication.factor``; None: they do not tell), else 3.
 
-    Three replicas of which two have to confirm, as far as there are so many brokers: one may be lost without losing
-    an acknowledged commit, and one may be down without refusing commits.
+    Never less because a broker happens to be down, since it would stay so; Kafka does not make ``__consumer_offsets``
+    then either. Raises `TooFewBrokers`.
     """
-    replicas = replication_factor if replication_factor is not None else min(_REPLICAS, max(brokers, 1))
+    replicas = told if told is not None else own if own is not None and own > 0 else _REPLICAS
+    if brokers < replicas:
+        raise TooFewBrokers(
+            f"creation of topic {topic}",
+            f"it is to have {replicas} replicas, and {brokers} {'broker is' if brokers == 1 else 'brokers are'} up",
+            f"start the brokers, or say --replication-factor {max(brokers, 1)} if there will never be more",
+        )
+    return replicas
+
+
+def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[str, str]:
+    """The settings of a new topic with so many replicas.
+
+    Two of three have to confirm: one may be lost without losing an acknowledged commit, and one may be down without
+    refusing commits.
+    """
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
-    return replicas, {
+    return {
         "cleanup.policy": "compact",
         "delete.retention.ms": str(DELETE_RETENTION_MS),
         "segment.bytes": str(SEGMENT_BYTES),
@@ -152,6 +171,18 @@ def _warnings(found: FoundTopic, in_sync: int, largest: int) -> list[str]:
     return warnings
 
 
+def weaker(transactions: FoundTopic, state: TopicState) -> tuple[str, ...]:
+    """Warnings where the brokers' own topic of transactions keeps less than the offsets topic does: every commit is
+    acknowledged by what is written there too."""
+    in_sync = int(transactions.settings.get("min.insync.replicas", "1"))
+    found = []
+    if transactions.replication_factor < state.replication_factor:
+        found.append(f"{transactions.replication_factor} replicas, and the offsets topic {state.replication_factor}")
+    if in_sync < state.min_insync_replicas:
+        found.append(f"min.insync.replicas {in_sync}, and the offsets topic {state.min_insync_replicas}")
+    return tuple(f"{_TRANSACTIONS} has {less}: the weaker of the two decides what commits outlive" for less in found)
+
+
 def ensure_topic(
     bootstrap: str,
     properties: Mapping[str, str],
@@ -165,7 +196,7 @@ def ensure_topic(
     """Creates the topic, or finds it and examines it; waits until every partition has a leader (``timeout`` seconds).
 
     ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
-    `PartitionCountChanged`, `TimedOut`, and what the brokers refuse.
+    `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and what the brokers refuse.
     """
     if topic in BROKERS_OWN:
         raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
@@ -175,10 +206,16 @@ def ensure_topic(
     with Topics(bootstrap, properties, timeout) as topics:
 
         def create() -> None:
-            settings = settings_for(topics.brokers(), replication_factor, min_insync_replicas)
-            topics.create(topic, partitions, *settings)
+            own = topics.own_replication() if replication_factor is None else None
+            replicas = replicas_for(topic, topics.brokers(), own, replication_factor)
+            topics.create(topic, partitions, replicas, settings_for(replicas, min_insync_replicas))
 
-        return examine(topic, topics.led(topic, create), partitions)
+        state = examine(topic, topics.led(topic, create), partitions)
+        try:
+            transactions = topics.find(_TRANSACTIONS)
+        except OffsetMgrError:  # we may not be allowed to look, and can do without
+            transactions = None
+        return state if transactions is None else replace(state, warnings=state.warnings + weaker(transactions, state))
 
 
 def check_topic(

@@ -266,6 +266,7 @@ def _replication(brokers: int) -> dict[str, object]:
     return {
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": max(1, replicas - 1),
         "default.replication.factor": replicas,
         "min.insync.replicas": max(1, replicas - 1),
     }

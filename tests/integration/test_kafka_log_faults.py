@@ -94,7 +94,7 @@ def trio(cluster_of_three: Trio) -> Trio:
 
 @pytest.fixture
 def topic(trio: Trio, unique: str) -> TopicState:
-    return ensure_topic(trio.bootstrap, {}, unique, partitions=PARTITIONS)
+    return ensure_topic(trio.bootstrap, {}, unique, partitions=PARTITIONS, replication_factor=BROKERS)
 
 
 @pytest.fixture

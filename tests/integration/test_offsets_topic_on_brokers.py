@@ -9,7 +9,14 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from processes import wait_for
 
 from offsetmgr.errors import OffsetMgrError
-from offsetmgr.log.topic import PartitionCountChanged, TopicState, UnsuitableTopic, check_topic, ensure_topic
+from offsetmgr.log.topic import (
+    PartitionCountChanged,
+    TooFewBrokers,
+    TopicState,
+    UnsuitableTopic,
+    check_topic,
+    ensure_topic,
+)
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = pytest.mark.servers
@@ -32,6 +39,13 @@ def test_three_managers_that_start_together_make_one_topic(bootstrap: str, uniqu
     assert (states[0].partitions, states[0].replication_factor, states[0].min_insync_replicas) == (5, 1, 1)
     assert ensure_topic(bootstrap, {}, unique, partitions=5) == states[0]
     assert check_topic(bootstrap, {}, states[0]) == states[0]
+
+
+def test_more_replicas_than_brokers_are_up_is_refused_and_nothing_is_made(bootstrap: str, unique: str) -> None:
+    with pytest.raises(TooFewBrokers, match="it is to have 3 replicas, and 1 broker is up"):
+        ensure_topic(bootstrap, {}, unique, partitions=2, replication_factor=3)
+
+    assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

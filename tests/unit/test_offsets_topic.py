@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.log.topic import FoundTopic, PartitionCountChanged, UnsuitableTopic, ensure_topic, examine, settings_for
+from offsetmgr.log.topic import (
+    FoundTopic,
+    PartitionCountChanged,
+    TooFewBrokers,
+    UnsuitableTopic,
+    ensure_topic,
+    examine,
+    replicas_for,
+    settings_for,
+    weaker,
+)
 
 FIT = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
 
@@ -16,41 +26,53 @@ def found(
 
 
 @pytest.mark.parametrize(
-    ("brokers", "replicas", "in_sync"), [(1, 1, "1"), (2, 2, "1"), (3, 3, "2"), (7, 3, "2"), (0, 1, "1")]
+    ("brokers", "own", "told", "replicas"),
+    [
+        (1, 1, None, 1),
+        (3, 3, None, 3),
+        (7, 3, None, 3),
+        (3, None, None, 3),
+        (3, -1, None, 3),
+        (3, 1, 2, 2),
+        (1, 3, 1, 1),
+    ],
 )
-def test_three_replicas_of_which_two_confirm_as_far_as_there_are_brokers(
-    brokers: int, replicas: int, in_sync: str
+def test_as_many_replicas_as_the_brokers_give_their_own_offsets_unless_told(
+    brokers: int, own: int | None, told: int | None, replicas: int
 ) -> None:
-    factor, settings = settings_for(brokers)
+    assert replicas_for("t", brokers, own, told) == replicas
 
-    assert factor == replicas
-    assert settings["min.insync.replicas"] == in_sync
+
+@pytest.mark.parametrize(("brokers", "own", "told"), [(1, 3, None), (2, None, None), (1, 1, 2), (0, 1, None)])
+def test_brokers_that_are_down_never_make_it_fewer(brokers: int, own: int | None, told: int | None) -> None:
+    with pytest.raises(TooFewBrokers, match=f"replicas, and {brokers} ") as refused:
+        replicas_for("t", brokers, own, told)
+
+    assert refused.value.hint.startswith("start the brokers, or say --replication-factor 1" if brokers < 2 else "start")
+
+
+@pytest.mark.parametrize(("replicas", "in_sync"), [(1, "1"), (2, "1"), (3, "2"), (5, "2")])
+def test_two_of_three_confirm(replicas: int, in_sync: str) -> None:
+    assert settings_for(replicas)["min.insync.replicas"] == in_sync
 
 
 def test_a_new_topic_is_compacted_in_small_segments_and_keeps_what_was_acknowledged() -> None:
-    assert settings_for(3) == (
-        3,
-        {
-            "cleanup.policy": "compact",
-            "delete.retention.ms": "86400000",
-            "segment.bytes": "104857600",
-            "compression.type": "producer",
-            "min.insync.replicas": "2",
-            "unclean.leader.election.enable": "false",
-        },
-    )
+    assert settings_for(3) == {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": "86400000",
+        "segment.bytes": "104857600",
+        "compression.type": "producer",
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "false",
+    }
 
 
 def test_what_was_asked_for_wins() -> None:
-    factor, settings = settings_for(3, replication_factor=5, min_insync_replicas=3)
-
-    assert (factor, settings["min.insync.replicas"]) == (5, "3")
+    assert settings_for(5, 3)["min.insync.replicas"] == "3"
 
 
 def test_a_topic_as_we_create_it_is_fit_without_a_warning() -> None:
-    replicas, settings = settings_for(3)
-
-    state = examine("t", FoundTopic("a", 50, replicas, frozenset(), settings), 50, "a")
+    state = examine("t", FoundTopic("a", 50, 3, frozenset(), settings_for(3)), 50, "a")
 
     assert (state.partitions, state.replication_factor, state.min_insync_replicas) == (50, 3, 2)
     assert state.warnings == ()
@@ -97,6 +119,25 @@ def test_what_may_hurt_is_said(settings: dict[str, str], replicas: int, warning:
     state = examine("t", found(settings, replicas=replicas), 50)
 
     assert [warning in text for text in state.warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "warnings"),
+    [
+        (3, "2", []),
+        (5, "3", []),
+        (1, "1", ["1 replicas, and the offsets topic 3", "min.insync.replicas 1, and the offsets topic 2"]),
+        (3, "1", ["min.insync.replicas 1, and the offsets topic 2"]),
+    ],
+)
+def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_said(
+    replicas: int, in_sync: str, warnings: list[str]
+) -> None:
+    transactions = FoundTopic("b", 50, replicas, frozenset(), {"min.insync.replicas": in_sync})
+
+    said = weaker(transactions, examine("t", found(), 50))
+
+    assert [text.removeprefix("__transaction_state has ").split(":")[0] for text in said] == warnings
 
 
 @pytest.mark.parametrize(("limit", "batch"), [(1048588, 1_000_000), (20_000, 19_872), (10**9, 1_000_000), (0, 1_000)])

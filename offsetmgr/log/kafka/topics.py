@@ -43,13 +43,24 @@ class Topics:
         self._admin.client()
         return len(self._admin.brokers)
 
+    def own_replication(self) -> int | None:
+        """``offsets.topic.replication.factor`` of a broker; None where it cannot be read (we may not be allowed to)."""
+        self._admin.client()
+        if not self._admin.brokers:
+            return None
+        settings = self._settings(_ConfigResource(_ResourceType.BROKER, str(self._admin.brokers[0])), self._left() / 2)
+        entry = None if isinstance(settings, OffsetMgrError) else settings.get("offsets.topic.replication.factor")
+        return int(entry.value) if entry is not None and entry.value else None
+
     def find(self, name: str) -> FoundTopic | None:
         """The topic with its settings; None where it does not exist. Raises `OffsetMgrError`."""
         asked = ck.TopicCollection([name])
-        found = self._ask(name, lambda client, left: client.describe_topics(asked, request_timeout=left)[name])
+        found = self._ask(
+            name, lambda client, left: client.describe_topics(asked, request_timeout=left)[name], self._left()
+        )
         if isinstance(found, UnknownTopicOrPartition):
             return None
-        settings = self._settings(name)
+        settings = self._settings(_ConfigResource(_ResourceType.TOPIC, name), self._left())
         if isinstance(found, OffsetMgrError):
             raise found
         if isinstance(settings, UnknownTopicOrPartition):
@@ -111,20 +122,16 @@ class Topics:
     ) -> None:
         self.close()
 
-    def _settings(self, name: str) -> Any:
-        resource = _ConfigResource(_ResourceType.TOPIC, name)
-
+    def _settings(self, resource: Any, timeout: float) -> Any:
         def describe(client: ck_admin.AdminClient, left: float) -> Any:
             (future,) = client.describe_configs([resource], request_timeout=left).values()
             return future
 
-        return self._ask(name, describe)
+        return self._ask(resource.name, describe, timeout)
 
-    def _ask(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any]) -> Any:
+    def _ask(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
         """The answer to a question about one topic, or the `OffsetMgrError`; ``call`` gives the future of it."""
-        answers = self._admin.ask_each(
-            [name], lambda client, _, left: {name: call(client, left)}, "topic ", self._left()
-        )
+        answers = self._admin.ask_each([name], lambda client, _, left: {name: call(client, left)}, "topic ", timeout)
         return answers[name]
 
     def _left(self) -> float:
