@@ -167,6 +167,10 @@ class Connection(asyncio.Protocol):
         self.session_ends = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
 
+    def login_failed(self, mechanism: str) -> None:
+        """``mechanism``: one of ours, or what kept the client from any; never a client's own words."""
+        self.service.login_failed(self, mechanism)
+
     def cut(self) -> None:
         """Closes the connection at once, whatever is under way."""
         if self._transport is not None:

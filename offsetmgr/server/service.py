@@ -28,6 +28,8 @@ _NEVER_FLEXIBLE: Final = 32767
 _OTHER_FILES: Final = 500
 """Open files beside clients' connections: to brokers, of libraries."""
 _SWEEP_SECONDS: Final = 0.5
+_FAILED_LOGINS_EVERY: Final = 10.0
+"""Seconds between two warnings of failed logins: anybody can make them fail."""
 _KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed", Lane.ALONE: "other"}
 
 
@@ -63,6 +65,9 @@ class Service:
         self._observe = observe
         self._by_address: Counter[str] = Counter()
         self._figures: Counter[str] = Counter()
+        self._unsaid = 0
+        """Failed logins since the last warning of one."""
+        self._said = -float("inf")
         self._sweeper: asyncio.TimerHandle | None = None
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
@@ -112,6 +117,17 @@ class Service:
         """The connection is being closed for what it sent."""
         self._figures['connections_cut_total{why="invalid request"}'] += 1
         _log.debug("connection of %s closed: %s", connection.peer, error)
+
+    def login_failed(self, connection: Connection, mechanism: str) -> None:
+        """Counts it and warns of it now and then. Neither the name nor the password is told to anybody: people type
+        the one into the field of the other."""
+        self._figures[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
+        self._unsaid += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._said >= _FAILED_LOGINS_EVERY:
+            what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unsaid}
+            self._said, self._unsaid = now, 0
+            _log.warning("logins failed", extra=what)
 
     def shed(self, connection: Connection) -> None:
         """Cuts a connection off, because too much memory is held by requests."""

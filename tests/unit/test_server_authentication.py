@@ -252,6 +252,23 @@ def test_wrong_credentials_are_told_so_and_the_connection_is_closed(
         assert client.hung_up()
 
 
+def test_failed_logins_are_counted_and_warned_of_without_a_name(
+    secured: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    for user in ("bob", "hunter2"):
+        with WireClient(secured.port) as client:
+            authenticate(client, user, "wrong")
+    with WireClient(secured.port) as client:
+        assert shake(client, "hunter2") == 33
+        assert client.hung_up()
+    figures = secured.service.metrics()
+    assert figures['logins_failed_total{mechanism="SCRAM-SHA-256"}'] == 2
+    assert figures['logins_failed_total{mechanism="unsupported"}'] == 1
+    warnings = [vars(record) for record in caplog.records if record.levelname == "WARNING"]
+    assert [(w["peer"], w["mechanism"], w["failed"]) for w in warnings] == [("127.0.0.1", "SCRAM-SHA-256", 1)]
+    assert "hunter2" not in str(warnings)
+
+
 def test_steps_out_of_order(secured: Listening) -> None:
     with WireClient(secured.port) as client:
         assert client.ask(AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0bobs secret"})["error_code"] == 34

@@ -25,6 +25,7 @@ def sasl_handshake(authentication: Authentication, request: Request) -> Answer:
     state = request.connection.state
     exchange = authentication.exchange(mechanism)
     if exchange is None:
+        request.connection.login_failed("unsupported")
         offered = list(authentication.mechanisms)
         return Last(encoded(request, {"error_code": _UNSUPPORTED_MECHANISM, "mechanisms": offered}))
     if state.get(_MECHANISM, mechanism) != mechanism:
@@ -45,6 +46,7 @@ async def sasl_authenticate(authentication: Authentication, request: Request) ->
             raise AuthenticationFailed("login", "another user cannot take over a connection")
     except AuthenticationFailed:
         del connection.state[_EXCHANGE]
+        connection.login_failed(exchange.mechanism)
         await asyncio.sleep(_REFUSAL_SECONDS)
         return _refusal(request, _FAILED, "Authentication failed")
     lifetime = 0
