@@ -102,7 +102,15 @@ class Assembly:
 
     def _ownership(self, client: Client, partitions: int) -> SlotOwnership:
         settings = self._settings
-        parameters = Parameters(settings.topic, partitions, slot_count(partitions), settings.record_format, RULES)
+        parameters = Parameters(
+            settings.topic,
+            partitions,
+            slot_count(partitions),
+            settings.record_format,
+            RULES,
+            settings.manager.limits.retention_ms,
+            settings.manager.members is not None,
+        )
 
         def member(events: SlotOwnership) -> GroupMember:
             return GroupMember(

@@ -9,6 +9,7 @@ talks to the servers instead.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -27,8 +28,9 @@ T = TypeVar("T")
 class OffsetManager:
     """A context manager; `start` and `close` do the same.
 
-    ``config`` says how to reach the brokers, ``manager`` how to manage; ``timeout`` (seconds) is how long a call waits
-    for a load or for the managers' group.  May be used by several threads.
+    ``config`` says how to reach the brokers, ``manager`` how to manage; ``retention_ms`` how long offsets of groups
+    without members are kept (None: as ``manager`` says, without it a week like ``manager serve``); ``timeout``
+    (seconds) is how long a call waits for a load or for the managers' group.  May be used by several threads.
 
     Calls raise `NotCoordinator` for a group that another manager owns (the text names it), `CoordinatorNotAvailable`
     where a commit could not be replicated in time (it may have happened nevertheless, or happen still),
@@ -43,9 +45,13 @@ class OffsetManager:
         topic: str = DEFAULT_TOPIC,
         partitions: int = DEFAULT_PARTITIONS,
         record_format: str = "avro",
+        retention_ms: int | None = None,
         manager: ManagerConfig | None = None,
         timeout: float = 30.0,
     ) -> None:
+        how = manager or ManagerConfig(standby=False)
+        if retention_ms is not None:
+            how = replace(how, limits=how.limits._replace(retention_ms=retention_ms))
         self._assembly = Assembly(
             Settings(
                 bootstrap,
@@ -53,7 +59,7 @@ class OffsetManager:
                 topic,
                 partitions,
                 record_format,
-                manager or ManagerConfig(standby=False),
+                how,
                 timeout,
             )
         )

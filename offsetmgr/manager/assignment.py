@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 FIRST_NODE_ID: Final = 1_000_000_000
 """Brokers have small ids, so a manager's never is one of theirs."""
 
+_MINUTE_MS: Final = 60_000
 _NODE_IDS: Final = 2**31 - FIRST_NODE_ID
 
 
@@ -28,6 +29,10 @@ class Parameters(NamedTuple):
     record_format: str
     protocol: int
     """The version of the rules by which managers share slots (this package's)."""
+    retention_ms: int
+    """How long offsets of groups without members are kept: one with less would delete what the others keep."""
+    relay: bool
+    """Whether the brokers are asked which groups have members: who does not ask deletes what they committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +163,21 @@ def _agreed(infos: Mapping[str, ManagerInfo], claims: Mapping[int, tuple[int, st
 
 def _difference(theirs: Parameters, agreed: Parameters) -> str:
     differing = [
-        f"{name.replace('_', ' ')} is {mine!r} here and {other!r} at the other managers"
+        f"{name.removesuffix('_ms').replace('_', ' ')} is {_said(name, mine)} here "
+        f"and {_said(name, other)} at the other managers"
         for name, mine, other in zip(Parameters._fields, theirs, agreed, strict=True)
         if mine != other
     ]
     return "; ".join(differing)
+
+
+def _said(name: str, value: object) -> str:
+    """As the options of ``manager serve`` have it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name == "retention_ms" and isinstance(value, int):
+        return f"{value} ms" if value % _MINUTE_MS else f"{value // _MINUTE_MS} minutes"
+    return repr(value)
 
 
 def _kept(

@@ -50,6 +50,8 @@ def decode_info(data: bytes) -> ManagerInfo:
         _number(named, "slots", _METADATA),
         _text(named, "record_format", _METADATA),
         _number(named, "protocol", _METADATA),
+        _number(named, "retention_ms", _METADATA),
+        _truth(named, "relay", _METADATA),
     )
     if not 0 < parameters.slots <= min(parameters.partitions, _MOST_SLOTS):
         _malformed(_METADATA, f"{parameters.slots} slots for {parameters.partitions} partitions")
@@ -124,6 +126,13 @@ def _text(found: Mapping[str, Any], name: str, what: str) -> str:
 
 def _number(found: Mapping[str, Any], name: str, what: str) -> int:
     return _as_number(found.get(name), name, what)
+
+
+def _truth(found: Mapping[str, Any], name: str, what: str) -> bool:
+    value = found.get(name)
+    if not isinstance(value, bool):
+        _malformed(what, f"{name} is neither true nor false")
+    return value
 
 
 def _as_text(value: object, name: str, what: str) -> str:

@@ -18,12 +18,14 @@ from typing import Final, NamedTuple
 from offsetmgr.records.base import OffsetValue
 
 HOUR_MS: Final = 60 * 60 * 1000
+DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
+"""Of every way to run a manager: managers of one topic have to agree on it."""
 
 
 class Terms(NamedTuple):
     """How long things are kept, in milliseconds."""
 
-    retention_ms: int = 7 * 24 * HOUR_MS
+    retention_ms: int = DEFAULT_RETENTION_MS
     """After an offset's commit, or after its group's last member left (``offsets.retention.minutes``)."""
     activity_ms: int = 6 * HOUR_MS
     """How old the record of a group's activity may get while the group has members."""

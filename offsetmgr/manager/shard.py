@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.errors import UnsupportedOperation
 from offsetmgr.manager.conditions import fulfilled
-from offsetmgr.manager.expiration import HOUR_MS, ExpiryReport, Terms
+from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, Terms
 from offsetmgr.manager.expiring import Expiring
 from offsetmgr.manager.prepared import InFlight, Prepared
 from offsetmgr.manager.reading import Reading
@@ -58,7 +58,7 @@ class ShardLimits(NamedTuple):
 
     metadata_bytes: int = 4096
     """Longest metadata of a commit. Counted as Kafka counts its ``offset.metadata.max.bytes``: UTF-16 code units."""
-    retention_ms: int = 7 * 24 * HOUR_MS
+    retention_ms: int = DEFAULT_RETENTION_MS
     """See `Terms.retention_ms`."""
     activity_ms: int = 6 * HOUR_MS
     """See `Terms.activity_ms`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import UsageError
+from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS
 from offsetmgr.server.limits import Limits
 
 
@@ -26,7 +27,7 @@ class ServeOptions:
     replication_factor: int | None = None
     min_insync_replicas: int | None = None
     record_format: str = "avro"
-    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_ms: int = DEFAULT_RETENTION_MS
     commit_timeout: float = 5.0
     session: float = 10.0
     standby: bool = True

@@ -245,7 +245,13 @@ class ManagerProcess:
             )
 
         parameters = Parameters(
-            topic.name, topic.partitions, slot_count(topic.partitions), options.record_format, RULES
+            topic.name,
+            topic.partitions,
+            slot_count(topic.partitions),
+            options.record_format,
+            RULES,
+            options.retention_ms,
+            self._relay is not None,
         )
         ownership = SlotOwnership(
             host, port, parameters, member, session=options.session, rebalance=max(REBALANCE, 2 * options.session)

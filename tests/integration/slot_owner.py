@@ -54,7 +54,7 @@ async def main(bootstrap: str, group: str, port: str, path: str, session: str) -
     ownership = SlotOwnership(
         "127.0.0.1",
         int(port),
-        Parameters("offsets", 50, 8, "avro", RULES),
+        Parameters("offsets", 50, 8, "avro", RULES, 1, False),
         lambda events: GroupMember(
             client,
             group,

@@ -224,7 +224,7 @@ def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker,
             return SlotOwnership(
                 "127.0.0.1",
                 1,
-                Parameters("offsets", 50, 8, "avro", 1),
+                Parameters("offsets", 50, 8, "avro", 1, 1, False),
                 lambda events: GroupMember(
                     client,
                     unique,

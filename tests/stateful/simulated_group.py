@@ -531,7 +531,7 @@ class Process:
         self.ownership = SlotOwnership(
             "host",
             number,
-            Parameters(topic, 50, SLOTS, "avro", RULES),
+            Parameters(topic, 50, SLOTS, "avro", RULES, 1, False),
             lambda events: GroupMember(
                 client,
                 "managers",

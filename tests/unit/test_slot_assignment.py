@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import json
 from dataclasses import replace
@@ -11,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetmgr.cli.manager import serve
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.embedded import OffsetManager
 from offsetmgr.errors import MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.manager.assignment import (
     FIRST_NODE_ID,
@@ -23,9 +27,11 @@ from offsetmgr.manager.assignment import (
     node_ids,
 )
 from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
+from offsetmgr.manager.runtime import ManagerConfig
+from offsetmgr.server.options import ServeOptions
 
 SLOTS = 8
-AGREED = Parameters("offsets", 50, SLOTS, "avro", 1)
+AGREED = Parameters("offsets", 50, SLOTS, "avro", 1, 7 * 24 * 3_600_000, False)
 
 
 def info(port: int, owned: dict[int, int] | None = None, parameters: Parameters = AGREED) -> ManagerInfo:
@@ -95,6 +101,47 @@ def test_a_manager_with_other_parameters_gets_nothing_and_is_told_why() -> None:
         "leader": "partitions is 40 here and 50 at the other managers; "
         "record format is 'kafka' here and 'avro' at the other managers"
     }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"retention_ms": 60_000}, "retention is 1 minutes here and 10080 minutes at the other managers"),
+        ({"retention_ms": 1_500}, "retention is 1500 ms here and 10080 minutes at the other managers"),
+        ({"relay": True}, "relay is on here and off at the other managers"),
+    ],
+)
+def test_one_that_would_delete_what_others_keep_gets_nothing(parameters: dict[str, object], why: str) -> None:
+    other = info(2, parameters=replace_parameters(**parameters))
+    found = assign(2, [("a", info(1, {0: 1})), ("b", other)])
+    assert found.refused == {"b": why}
+    assert found.slots_of("b") == frozenset()
+
+
+def test_one_that_asks_nobody_for_members_is_refused_among_relays() -> None:
+    relays = replace_parameters(relay=True)
+    found = assign(2, [("a", info(1, {0: 1}, relays)), ("b", info(2, {1: 1}, relays)), ("c", info(3))])
+    assert found.refused == {"c": "relay is off here and on at the other managers"}
+
+
+def test_every_way_to_run_a_manager_keeps_offsets_equally_long_by_default() -> None:
+    minutes = inspect.signature(serve).parameters["retention_minutes"].default
+    assert minutes * 60_000 == ServeOptions("b", ConnectionConfig(), ("h", 1)).retention_ms
+    assert minutes * 60_000 == ManagerConfig().limits.retention_ms
+    assert inspect.signature(OffsetManager).parameters["retention_ms"].default is None
+
+
+def test_a_program_says_how_long_it_keeps_offsets() -> None:
+    kept = OffsetManager("b", retention_ms=60_000, manager=ManagerConfig(lag_interval=1.0))._assembly._settings.manager
+    assert (kept.limits.retention_ms, kept.lag_interval) == (60_000, 1.0)
+
+
+@pytest.mark.parametrize("relay", [None, 1, "true"])
+def test_whether_one_relays_is_told_by_yes_or_no(relay: object) -> None:
+    told = json.loads(encode_info(info(1), 1))
+    told["parameters"]["relay"] = relay
+    with pytest.raises(MalformedData, match="relay is neither true nor false"):
+        decode_info(json.dumps(told).encode())
 
 
 def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> None:
@@ -221,7 +268,7 @@ INFOS = st.builds(
     ManagerInfo,
     TEXTS,
     NUMBERS,
-    st.builds(Parameters, TEXTS, st.just(50), st.integers(1, 8), TEXTS, NUMBERS),
+    st.builds(Parameters, TEXTS, st.just(50), st.integers(1, 8), TEXTS, NUMBERS, NUMBERS, st.booleans()),
     st.dictionaries(st.integers(0, 20), NUMBERS),
     NUMBERS,
     st.dictionaries(st.integers(0, 20), TEXTS),
