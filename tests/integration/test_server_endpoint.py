@@ -208,6 +208,57 @@ def test_wrong_credentials_are_an_authentication_error(
     assert ck.KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
+def test_a_polling_consumer_with_wrong_credentials_is_told_so(secured: Listening, certificate: Path) -> None:
+    errors: list[ck.KafkaError] = []
+    mine = ck.Consumer(
+        {
+            "bootstrap.servers": secured.bootstrap,
+            "group.id": "alices-1",
+            "error_cb": errors.append,
+            **login(certificate, "PLAIN", "alice", "wrong"),
+        }
+    )
+    mine.subscribe(["orders"])
+    try:
+        for _ in range(100):
+            mine.poll(0.1)
+            if errors:
+                break
+    finally:
+        mine.close()
+    assert errors[0].code() == ck.KafkaError._AUTHENTICATION
+    assert "Authentication failed" in errors[0].str()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            [
+                "security.protocol=SASL_SSL",
+                "sasl.mechanism=PLAIN",
+                "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"
+                ' username="alice" password="wrong";',
+            ],
+            "SaslAuthenticationException: Authentication failed",
+        ),
+        (["security.protocol=SSL"], "TimeoutException"),
+    ],
+    ids=["wrong credentials", "no credentials"],
+)
+def test_the_java_tool_fails_clearly_without_a_login(
+    secured: Listening, certificate: Path, tmp_path: Path, settings: list[str], said: str
+) -> None:
+    trust = [f"ssl.truststore.location={certificate.parent / 'cert.pem'}", "ssl.truststore.type=PEM"]
+    (tmp_path / "client.properties").write_text(
+        "\n".join([*settings, *trust, "default.api.timeout.ms=5000", "request.timeout.ms=5000"])
+    )
+    config = ["--command-config", str(tmp_path / "client.properties")]
+    arguments = ["--bootstrap-server", secured.bootstrap.replace("127.0.0.1", "localhost"), "--list", "--timeout"]
+    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, "6000", *config], timeout=60)
+    assert said in found.stdout + found.stderr
+
+
 def test_no_credentials_and_no_tls_get_nothing(secured: Listening, certificate: Path) -> None:
     with WireClient(secured.port) as plain:
         plain.send(18, 0, {})
