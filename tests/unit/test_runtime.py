@@ -582,6 +582,45 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
     scenario(work)
 
 
+def test_a_standby_that_has_read_all_has_no_lag_though_the_log_ends_with_a_marker() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as owner, manager(log, slots=()) as standby:
+            await until(lambda: standby.caught_up)
+            await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
+            ends = log.end_offsets(range(PARTITIONS), 1.0)
+            assert any(ends.values())
+            await until(lambda: {s.partition: s.end_offset for s in standby.status()} == ends)
+            await until(lambda: all(s.lag == 0 and s.position == ends[s.partition] for s in standby.status()))
+            assert sum(status.offsets for status in standby.status()) == 100
+
+    scenario(work)
+
+
+def test_an_error_is_shown_until_something_has_succeeded_since() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            slot = slot_of(runtime, "g")
+
+            def shown() -> set[str]:
+                return {status.last_error for status in runtime.status() if status.slot == slot}
+
+            log.fail_next_append(slot, Failure.NOT_WRITTEN)
+            assert await runtime.commit(commit("g", 1)) != CommitResponse()
+            assert shown() != {""}
+            await written([runtime.commit(commit("g", 2))])
+            assert shown() == {""}
+            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+            assert await runtime.commit(commit("g", 3)) != CommitResponse()
+            await until(lambda: not any(status.recovering for status in runtime.status()))
+            assert shown() == {""}
+
+    scenario(work)
+
+
 def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
     log = SlowLog(PARTITIONS)
     log.gate.set()

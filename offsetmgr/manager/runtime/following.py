@@ -159,13 +159,18 @@ class Standby:
         return self._plan()
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
-        """The ends of now, and how far has been read: whoever has read up to the ends of before was current then."""
+        """The ends of now, and how far has been read: whoever has read up to the ends of before was current then. All
+        that was read has been replayed, so behind the last record there was nothing but markers and gaps."""
+        for partition, (_, slot) in self._following.items():
+            if partition in reached:
+                slot.shards[partition].replay_newest({}, reached[partition])
         for slot in {slot.number: slot for _, slot in self._following.values()}.values():
             before = [self.ends[partition] for partition in slot.partitions if partition in self.ends]
             there = [reached.get(partition, -1) for partition in slot.partitions]
             if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
                 slot.current_at = max(slot.current_at, min(as_of for _, as_of in before))
         self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
+        self.last_error = ""
 
     def _stumbled(self, error: Exception) -> None:
         self.last_error = f"{type(error).__name__}: {error}"

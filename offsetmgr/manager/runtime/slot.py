@@ -236,6 +236,7 @@ class Slot:
         self.shards = dict(shards)
         self.current_at = boottime()
         if self.life.state is not State.CLOSED:
+            self.last_error = ""
             self._counters.loads += 1
             self._counters.load_seconds += time.time() - self.since
             self._enter(State.ACTIVE)
@@ -255,12 +256,15 @@ class Slot:
         """See `Listener.on_recovered`."""
         self._settle_doubts()
         self.recovering = False
+        self.last_error = ""
 
     def on_ended(self, outcomes: Sequence[Outcome], batches: int, seconds: float) -> None:
         """See `Listener.on_ended`."""
         counters = self._counters
         counters.transactions += 1
         counters.transaction_seconds += seconds
+        if any(outcome.error is None for outcome in outcomes):
+            self.last_error = ""
         try:
             for outcome in outcomes:
                 if outcome.error is None:
