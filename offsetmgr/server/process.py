@@ -1,6 +1,6 @@
 """One manager process, put together: what is behind the listener, the listener, the figures; and its end.
 
-Order of the start: the port is ours, the topic is there and fit, then the managers' group is joined: who was given
+Order of the start: the ports are ours, the topic is there and fit, then the managers' group is joined: who was given
 slots can be reached.  Order of the end: the group is left (so that others have the slots at once), commits in flight
 end, then clients are cut.
 """
@@ -118,7 +118,7 @@ class ManagerProcess:
             self._open.push_async_callback(relay.close)
         # The port first: its number is what the other managers are told.
         backend = _Later()
-        metrics = Metrics(lambda: {**backend.now.metrics(), **service.metrics()}) if options.metrics_listen else None
+        metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
         service = Service(
             [],
             limits=options.limits,
@@ -131,6 +131,11 @@ class ManagerProcess:
         await listener.start()
         self.listener = listener
         self._open.push_async_callback(service.close, _GRACE)
+        # All ports before the others rebalance for us: one that is taken is found first.
+        if metrics is not None:
+            await self._start_figures(metrics)
+        if relay is not None:
+            await self._open_relay_ports(relay, service, listener, tls)
         host, port = options.advertise or (options.listen[0], listener.port)
         node_id = await self._start_backend(backend, host, port, security)
         if relay is not None:
@@ -145,10 +150,8 @@ class ManagerProcess:
 
         apis.append(inspection_api(self, may_look))
         if relay is not None:
-            await self._open_relay_ports(relay, service, listener, tls)
+            relay.start()
         service.apis.update({api.key: api for api in apis})
-        if metrics is not None:
-            await self._start_figures(metrics)
         self._ready = True
         what = {"listen": f"{options.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
         _log.info("serving", extra=what)
@@ -159,7 +162,7 @@ class ManagerProcess:
         options = self._options
         asked = options.relay_ports
         ports = RelayPorts(listener.port + 1) if asked is None else RelayPorts(asked.start, len(asked))
-        await relay.start(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
+        await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
     async def close(self) -> None:
@@ -347,6 +350,9 @@ class _Later:
 
     def room(self) -> asyncio.Future[None] | None:
         return self.now.room()
+
+    def metrics(self) -> Mapping[str, float]:
+        return self.now.metrics() if hasattr(self, "now") else {}
 
 
 def _is_in(store: OffsetStore, cluster_id: str | None) -> bool:

@@ -30,7 +30,8 @@ _ASK_SECONDS: Final = 10.0
 
 
 class Relay:
-    """In the order of a start: `fallback` for the `Service`, `guard` for what its handlers ask, `apis`, `start`."""
+    """In the order of a start: `fallback` for the `Service`, `open_ports`, `guard` for what its handlers ask, `apis`,
+    `start`."""
 
     def __init__(self, bootstrap: str, security: Security) -> None:
         """``bootstrap`` and ``security`` reach the real cluster: what the brokers see is this principal."""
@@ -64,11 +65,15 @@ class Relay:
         replaced = {api.key for api in ours} | FORWARDED.keys()
         return [api for api in of_endpoint if api.key not in replaced] + ours
 
-    async def start(
+    async def open_ports(
         self, service: Service, host: str, ports: RelayPorts, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
-        """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``. Raises `OffsetMgrError`."""
+        """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``; it answers as soon as the
+        service does. Raises `OffsetMgrError`."""
         await self._brokers.start(service, host, ports, tls, timeout)
+
+    def start(self) -> None:
+        """Begins what goes on in the background."""
         if self._watch is not None:
             self._watch.start()
 
