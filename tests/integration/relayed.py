@@ -152,7 +152,8 @@ class RunningRelay:
         await listener.start()
         self.port = listener.port
         self.kept.node = ManagerNode(NODE_ID, "127.0.0.1", self.port)
-        await self.relay.start(self.service, "127.0.0.1", RelayPorts(0), None, 30.0)
+        await self.relay.open_ports(self.service, "127.0.0.1", RelayPorts(0), None, 30.0)
+        self.relay.start()
         # A new cluster makes its offsets topic when it is first asked for a coordinator.
         deadline = asyncio.get_running_loop().time() + 60
         await self.relay._client.coordinator("anybody", deadline)

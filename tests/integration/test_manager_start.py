@@ -1,0 +1,89 @@
+"""What a manager process tells about itself while it starts, or stands before a store that is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Unreachable
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.server.options import ServeOptions
+from offsetmgr.server.process import ManagerProcess
+
+pytestmark = pytest.mark.servers
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def options(kafka: KafkaBroker, **more: Any) -> ServeOptions:
+    return ServeOptions(kafka.bootstrap, ConnectionConfig(timeout_ms=5_000), ("127.0.0.1", 0), **more)
+
+
+@asynccontextmanager
+async def running(options: ServeOptions) -> AsyncIterator[ManagerProcess]:
+    process = ManagerProcess(options)
+    try:
+        await process.start()
+        yield process
+    finally:
+        await process.close()
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("which", ["metrics", "relay"])
+def test_a_taken_port_is_found_before_anything_else_is_done(kafka: KafkaBroker, unique: str, which: str) -> None:
+    async def scenario(port: int) -> None:
+        more: dict[str, Any] = {"metrics_listen": ("127.0.0.1", port)}
+        if which == "relay":
+            more = {"relay": True, "relay_ports": range(port, port + 1)}
+        with pytest.raises(Unreachable, match=str(port)):
+            async with running(options(kafka, topic=unique, partitions=8, **more)):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        asyncio.run(scenario(int(taken.getsockname()[1])))
+    assert unique not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
+
+
+def test_a_front_of_a_dead_store_starts_and_is_neither_ready_nor_well(
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+
+    async def scenario() -> None:
+        dead = f"zookeeper://127.0.0.1:{free_port()}"
+        async with running(options(kafka, store=dead, metrics_listen=("127.0.0.1", port))) as process:
+            await until(lambda: bool(process.status()["alarms"]))
+            assert dead in process.status()["alarms"][0]
+            code, text = await asyncio.to_thread(page, port, "/ready")
+            assert (code, dead in text) == (503, True)
+            assert "offsetmgr_store_failing 1.0" in (await asyncio.to_thread(page, port, "/metrics"))[1]
+            assert (await asyncio.to_thread(page, port, "/health"))[0] == 200
+
+    asyncio.run(scenario())
+    assert "the store fails" in caplog.text
