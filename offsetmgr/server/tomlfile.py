@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from offsetmgr.errors import ConfigError
 
+_MEND: Final = "correct the file, and start again"
 _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -24,7 +25,7 @@ class Table:
     def error(self, why: str, field: str = "") -> ConfigError:
         """``why`` the field, or the table, cannot be used."""
         where = f"{self.place}.{field}" if self.place and field else self.place or field
-        return ConfigError(f"{self.file}: {where}" if where else self.file, why)
+        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _MEND)
 
     def only(self, known: Collection[str]) -> None:
         """Raises `ConfigError` for a field that is not known: a slip of the pen must not open or lock anything."""
@@ -65,11 +66,12 @@ def load(path: Path | str) -> Table:
     try:
         return Table(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        raise ConfigError(name, f"cannot be read: {error.strerror}") from None
+        hint = "name a file that this user may read"
+        raise ConfigError(name, f"cannot be read: {error.strerror}", hint) from None
     except UnicodeDecodeError:
-        raise ConfigError(name, "is not UTF-8") from None
+        raise ConfigError(name, "is not UTF-8", "save it as UTF-8 text in TOML") from None
     except tomllib.TOMLDecodeError as error:
         text = str(error)
         line = _LINE.search(text)
         where = f"{name}, line {line[1]}" if line else name
-        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}") from None
+        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}", _MEND) from None

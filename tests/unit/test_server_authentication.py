@@ -359,13 +359,15 @@ def test_a_credentials_file_that_cannot_be_used_says_where_and_shows_no_secret(
         load_credentials(file)
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
+    assert caught.value.hint
     assert "hunter2" not in str(caught.value)
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     for load in (load_credentials, load_rules):
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with pytest.raises(ConfigError, match="cannot be read") as caught:
             load(tmp_path / "nothing.toml")
+        assert caught.value.hint
         (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
         with pytest.raises(ConfigError, match="is not UTF-8"):
             load(tmp_path / "binary.toml")
