@@ -170,6 +170,13 @@ class PartitionLog(Protocol):
 
     def reader(self) -> LogReader: ...
 
+    def generation(self, timeout: float) -> str:
+        """Which topic of this name it is: another text once the topic was deleted and made anew, so that an offset of
+        the earlier one means nothing any more. Empty where nobody can tell. Raises `OffsetMgrError`.
+
+        Brokers may tell of the past for moments: who reads asks before and after."""
+        ...
+
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
         """The first offsets that the log still has. Raises `OffsetMgrError`."""
         ...

@@ -3,7 +3,7 @@
 It behaves as Kafka does where a reader could notice: a transaction's marker takes an offset of its own, an aborted
 append leaves a gap, nothing behind an unfinished append can be read, the cleaner leaves gaps.  What a real log does by
 chance is done here on demand: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
-`delete_before`.
+`delete_before`, `recreate`.
 
 No sleeping and no threads of its own; every method may be called from every thread.
 """
@@ -65,6 +65,7 @@ class MemoryLog:
         self._partitions = [StoredPartition() for _ in range(partitions)]
         self._slots = [_Slot() for _ in range(slot_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()
+        self._generation = 1
         self._changed = threading.Condition(threading.Lock())
 
     # --- PartitionLog -------------------------------------------------------------------------------
@@ -82,6 +83,11 @@ class MemoryLog:
     def reader(self) -> MemoryReader:
         """See `PartitionLog.reader`."""
         return MemoryReader(self._partitions, self._changed, self._reading)
+
+    def generation(self, timeout: float) -> str:  # noqa: ARG002 - at once
+        """See `PartitionLog.generation`."""
+        with self._changed:
+            return str(self._generation)
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `PartitionLog.start_offsets`."""
@@ -135,6 +141,17 @@ class MemoryLog:
             found = self._partitions[partition]
             found.start = max(found.start, min(offset, found.stable))
             found.records = [record for record in found.records if record.offset >= found.start]
+
+    def recreate(self) -> None:
+        """The topic is deleted and made anew, empty. Writers go on; what was unfinished has an unknown outcome."""
+        with self._changed:
+            self._generation += 1
+            self._partitions[:] = [StoredPartition() for _ in self._partitions]
+            for slot in self._slots:
+                if slot.unfinished is not None:
+                    slot.unfinished.error = OutcomeUnknown("append", "the topic was deleted")
+                    slot.unfinished.ended, slot.unfinished = True, None
+            self._changed.notify_all()
 
     def records(self, partition: int) -> list[LogRecord]:
         """All that can be read of a partition."""

@@ -10,6 +10,7 @@ module subclasses `LogContract`, gives it a log, and is done::
         @pytest.fixture
         def log(self): ...
         def leave_unfinished(self, log, slot, batches): ...
+        def recreate(self, log): ...
 
 Every test takes a new, empty log of ten partitions: slots 0 and 1 have two partitions each.
 """
@@ -40,7 +41,7 @@ TIMEOUT = 20.0
 
 
 class LogContract:
-    """The promises of `PartitionLog`. Override the fixture ``log`` and `leave_unfinished`."""
+    """The promises of `PartitionLog`. Override the fixture ``log``, `leave_unfinished` and `recreate`."""
 
     too_large = 2_000_000
     """A size of a single value, in bytes, that the log never takes."""
@@ -145,6 +146,26 @@ class LogContract:
 
         with pytest.raises(LogClosed):
             writer.append({2: [(b"k", b"v")]}, TIMEOUT)
+
+    # --- which log it is ------------------------------------------------------------------------------
+
+    def recreate(self, log: PartitionLog) -> None:
+        """Deletes the log and makes it anew, empty."""
+        raise NotImplementedError("override `recreate`")
+
+    def test_its_generation_stays_until_it_is_made_anew(
+        self, log: PartitionLog, claim: Callable[[int], SlotWriter]
+    ) -> None:
+        before = log.generation(TIMEOUT)
+        claim(1).append({1: numbered(0, 5)}, TIMEOUT)
+        assert log.generation(TIMEOUT) == before
+
+        self.recreate(log)
+
+        after = log.generation(TIMEOUT)
+        assert after != before or after == ""
+        if after:
+            assert log.end_offsets([1], TIMEOUT) == {1: 0}
 
     # --- claiming -----------------------------------------------------------------------------------
 

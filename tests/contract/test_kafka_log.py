@@ -64,6 +64,12 @@ class TestKafkaLog(LogContract):
                 producer.produce(log.topic, value, key, partition)
         assert producer.flush(TIMEOUT) == 0
 
+    def recreate(self, log: PartitionLog) -> None:
+        assert isinstance(log, KafkaLog)
+        admin = AdminClient({"bootstrap.servers": log.bootstrap})
+        admin.delete_topics([log.topic])[log.topic].result(TIMEOUT)
+        assert becomes(lambda: a_log(log.bootstrap, log.topic))
+
     def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:

@@ -29,6 +29,10 @@ class TestMemoryLog(LogContract):
         with pytest.raises(OutcomeUnknown):
             claimed(log, slot).append(batches, 1)
 
+    def recreate(self, log: PartitionLog) -> None:
+        assert isinstance(log, MemoryLog)
+        log.recreate()
+
 
 def claimed(log: MemoryLog, slot: int) -> MemoryWriter:
     writer = log.writer(slot)

@@ -683,6 +683,72 @@ def test_a_log_that_was_made_anew_is_read_anew() -> None:
     scenario(work)
 
 
+def test_a_slot_taken_again_after_its_log_was_made_anew_has_nothing_of_the_old_one() -> None:
+    """Though the new log is longer already than the old one was read."""
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as first, manager(log, slots=()) as other:
+            await written([first.commit(commit("g", 1))])
+            slot, partition = slot_of(first, "g"), first.partition_of("g")
+            await until(lambda: other.status()[partition].offsets == 1)
+            await first.give_up(slot)
+            log.recreate()
+            _fill(log, slot)
+            await until(lambda: other.status()[partition].offsets == 0)
+            other.take(slot)
+            await until(lambda: other.owns("g") == NONE)
+            assert offset(other, "g") == -1
+
+    scenario(work)
+
+
+def test_a_slot_taken_at_once_after_its_log_was_made_anew_has_nothing_of_the_old_one() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(standby_poll=0.01, lag_interval=60)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            slot = slot_of(runtime, "g")
+            await runtime.give_up(slot)
+            await until(lambda: runtime.caught_up)
+            log.recreate()
+            _fill(log, slot)
+            runtime.take(slot)
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == -1
+
+    scenario(work)
+
+
+def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            slot = slot_of(runtime, "g")
+            log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
+            log.fail_next_claim(slot, Unreachable("broker"))
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            log.recreate()
+            _fill(log, slot)
+            await until(lambda: runtime.owns("g") == NONE and offset(runtime, "g") == -1)
+
+    scenario(work)
+
+
+def _fill(log: MemoryLog, slot: int) -> None:
+    """Makes a slot's partitions longer, by what deletes nothing that anybody has."""
+    writer = log.writer(slot)
+    writer.claim(1)
+    key = AvroFormat().encode_group_key("nobody's")
+    for _ in range(10):
+        writer.append({partition: [(key, None)] for partition in partitions_of(slot, PARTITIONS)}, 1)
+    writer.close()
+
+
 def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_else_is_acknowledged() -> None:
     log = MemoryLog(PARTITIONS)
 

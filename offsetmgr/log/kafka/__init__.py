@@ -49,6 +49,7 @@ class KafkaLog:
         self._max_message_bytes = max_message_bytes
         self._group = group
         self._known_ends = KnownEnds()
+        self._generation = ""
         self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
 
     @property
@@ -75,6 +76,15 @@ class KafkaLog:
             follower_settings(self.bootstrap, self._properties, self._group),
             loader_settings(self.bootstrap, self._properties, self._group),
         )
+
+    def generation(self, timeout: float) -> str:
+        """See `PartitionLog.generation`: the topic's id; brokers before 2.8 (KIP-516) tell none."""
+        found = self._offsets.topic_id(timeout)
+        if found and found != self._generation:
+            if self._generation:
+                self._known_ends.forget()
+            self._generation = found
+        return found
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
         """See `PartitionLog.start_offsets`."""

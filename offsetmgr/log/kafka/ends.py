@@ -22,6 +22,11 @@ class KnownEnds:
             for partition, offset in confirmed.items():
                 self._least[partition] = max(self._least.get(partition, 0), offset + 1)
 
+    def forget(self) -> None:
+        """The topic was made anew: nothing is known of where its partitions end."""
+        with self._lock:
+            self._least.clear()
+
     def least(self, partition: int) -> int:
         """The offset that the partition ends at or above."""
         with self._lock:

@@ -51,6 +51,30 @@ class PartitionOffsets:
         """The last stable offsets; one below ``least`` of its partition is of the past, and asked for again."""
         return self._ask(partitions, _OffsetSpec.latest(), timeout, least)
 
+    def topic_id(self, timeout: float) -> str:
+        """The id that the topic has now; empty where the brokers know of none."""
+        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
+        asked = ck.TopicCollection([self._topic])
+        while True:
+            left = max(min(attempt, deadline - time.monotonic()), 0.05)
+
+            def ask(client: ck_admin.AdminClient, keys: list[str], left: float) -> Mapping[str, Any]:
+                found: Mapping[str, Any] = client.describe_topics(asked, request_timeout=left)
+                return {key: found[key] for key in keys}
+
+            try:
+                found = self._admin.ask_each([self._topic], ask, "topic ", left)[self._topic]
+            except OffsetMgrError as error:
+                found = error
+            if not isinstance(found, OffsetMgrError):
+                return "" if _no_id(found.topic_id) else str(found.topic_id)
+            if time.monotonic() + pause >= deadline or isinstance(found, _FINAL):
+                raise found
+            self._admin.close()
+            attempt *= 2
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
     def close(self) -> None:
         """Lets the connections go; the next question makes new ones."""
         self._admin.close()
@@ -100,3 +124,7 @@ class PartitionOffsets:
             else:
                 offsets[partition] = int(value.offset)
         return offsets, failure
+
+
+def _no_id(topic_id: Any) -> bool:
+    return topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())

@@ -22,7 +22,7 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.slot import Slot
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.runtime.tuning import after_load
-from offsetmgr.manager.runtime.writing import HOPELESS, in_turn, may_pass
+from offsetmgr.manager.runtime.writing import HOPELESS, check_same_log, in_turn, may_pass
 from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
@@ -131,9 +131,9 @@ class Standby:
         follow = {p: (turn, slot.shards[p].position) for p, (turn, slot) in self._following.items()}
         return Plan(None, follow)
 
-    def _loaded(self, slot: Slot, shards: Mapping[int, Shard], as_of: float | None) -> Plan:
+    def _loaded(self, slot: Slot, shards: Mapping[int, Shard], generation: str, as_of: float | None) -> Plan:
         """``as_of`` None: it could not be done."""
-        slot.shards = dict(shards)
+        slot.shards, slot.generation = dict(shards), generation
         self.loading = None
         if as_of is not None:
             slot.current_at = as_of
@@ -157,6 +157,13 @@ class Standby:
                 shard.replay(offset, key, value)
         self._counters.standby_records += len(records)
         return self._plan()
+
+    def _note_generation(self, generation: str) -> None:
+        """What was filled from another log is loaded anew."""
+        for slot in {slot.number: slot for _, slot in self._following.values()}.values():
+            if generation not in ("", slot.generation):
+                self.release(slot, lambda: None)
+                self.add(slot)
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
         """The ends of now, and how far has been read: whoever has read up to the ends of before was current then. All
@@ -210,6 +217,7 @@ class Standby:
                 turns = wanted
             if turns and time.monotonic() - looked > self._config.lag_interval:
                 asked_at, looked = boottime(), time.monotonic()
+                self._bridge.run(self._note_generation, self._log.generation(self._config.claim_timeout))
                 ends = self._log.end_offsets(sorted(turns), self._config.claim_timeout)
                 self._bridge.run(self._note_ends, ends, {p: reader.position(p) for p in turns}, asked_at)
             plan = self._bridge.run(self._replay, self._poll(reader, turns))
@@ -227,20 +235,25 @@ class Standby:
         self._stopping.wait(self._pause)
 
     def _load(self, slot: Slot) -> Plan:
-        shards, as_of = dict(slot.shards), boottime()
+        shards, generation, as_of = dict(slot.shards), slot.generation, boottime()
         done = False
         try:
+            found = self._log.generation(self._config.claim_timeout)
+            if found not in ("", generation):
+                shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
             ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout)
             for partition in ahead_of(shards.values(), ends):
                 shards[partition] = self._new_shard(partition)
             load = self.load = Load(self._log, shards, self._stopping.is_set)
             load.plan(ends, self._config.claim_timeout)
-            done = in_turn(load, self._turns, self._stopping)
+            read = in_turn(load, self._turns, self._stopping)
+            check_same_log(self._log, generation, self._config.claim_timeout)
+            done = read
             if self._config.own_process:
                 after_load()
         except Exception as error:
             self._pause_after(error)
-        return self._bridge.run(self._loaded, slot, shards, as_of if done else None)
+        return self._bridge.run(self._loaded, slot, shards, generation, as_of if done else None)
 
 
 def _starts(reader: LogReader, turns: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:

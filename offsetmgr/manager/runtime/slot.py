@@ -56,6 +56,8 @@ class Slot:
         self.partitions = partitions
         self.shards: dict[int, Shard] = {partition: new_shard(partition) for partition in partitions}
         """Where they stand as far as this thread knows; while a slot is loaded its shards belong to that thread."""
+        self.generation = ""
+        """Of the log that its shards were filled from (`PartitionLog.generation`)."""
         self.life = Lifecycle(State.CLOSED)
         self.since = time.time()
         self.last_error = ""
@@ -123,8 +125,8 @@ class Slot:
         self._ended.clear()
         self.lives += 1
         self._thread = SlotThread(
-            self.number, self._log, self._ownership, self._config, self._bridge, self, self.shards, self._new_shard,
-            self._loading,
+            self.number, self._log, self._ownership, self._config, self._bridge, self, self.shards,
+            self.generation, self._new_shard, self._loading,
         )  # fmt: skip
         self._thread.start()
 
@@ -147,6 +149,7 @@ class Slot:
     def forget(self) -> None:
         """Begins anew, with empty shards."""
         self.shards = {partition: self._new_shard(partition) for partition in self.partitions}
+        self.generation = ""
 
     def _settle_doubts(self) -> None:
         """What was in doubt is in the shards if it is in the log. (Or will be before they are served, at the start of a
@@ -231,15 +234,22 @@ class Slot:
         if self.life.state is State.LOADING:
             self._enter(State.FAILED, self.last_error)
 
-    def on_loaded(self, shards: Mapping[int, Shard]) -> None:
+    def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
         """See `Listener.on_loaded`."""
         self.shards = dict(shards)
-        self.current_at = boottime()
+        self.generation = generation
+        self.current_at = as_of
         if self.life.state is not State.CLOSED:
             self.last_error = ""
             self._counters.loads += 1
             self._counters.load_seconds += time.time() - self.since
             self._enter(State.ACTIVE)
+
+    def on_made_anew(self) -> None:
+        """See `Listener.on_made_anew`."""
+        _logger.warning("the offsets topic was made anew: the slot is read anew", extra={"slot": self.number})
+        self._spoilt = True
+        self.stop()
 
     def note_current(self) -> None:
         """An owner with a good lease holds all that is in the log: asked now and then, so that after a suspension it is

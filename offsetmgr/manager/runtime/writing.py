@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog, SlotWriter, TooLarge
+from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.loader import Load, ahead_of
 from offsetmgr.manager.ownership_base import Ownership
 from offsetmgr.manager.runtime.batches import Batch, Outcome, failed, merged, too_late, written
@@ -47,8 +48,13 @@ class Listener(Protocol):
         """That failed, and will be tried again."""
         ...
 
-    def on_loaded(self, shards: Mapping[int, Shard]) -> None:
-        """The shards are as the log was after the claim: the slot can be served, and the shards are the loop's."""
+    def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
+        """The shards are as the log (of this `PartitionLog.generation`) was after the claim, at ``as_of`` of
+        `lease.boottime`: the slot can be served, and the shards are the loop's."""
+        ...
+
+    def on_made_anew(self) -> None:
+        """The log is not the one any more that the shards were filled from: they must be read anew."""
         ...
 
     def on_tail(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
@@ -80,6 +86,7 @@ class SlotThread:
         bridge: Bridge,
         listener: Listener,
         shards: Mapping[int, Shard],
+        generation: str,
         new_shard: Callable[[int], Shard],
         loading: threading.Semaphore,
     ) -> None:
@@ -92,6 +99,7 @@ class SlotThread:
         self._listener = listener
         self._shards: dict[int, Shard] | None = dict(shards)
         self._partitions = sorted(shards)
+        self._generation = generation
         self._new_shard = new_shard
         self._loading = loading
         self._positions: dict[int, int] = {}
@@ -160,30 +168,45 @@ class SlotThread:
             if self._stopping.wait(_LEASE_PAUSE):
                 return False
         self._bridge.post(self._listener.on_trying)
+        if not self._of_one_log(self._log.generation(self._config.claim_timeout)):
+            return False
         self._writer = self._log.writer(self._slot)
         self._writer.claim(self._config.claim_timeout)
         # In this order, and after the claim: see `ownership_base`.
         if not self._ownership.valid() or self._stopping.is_set():
             self._close_writer()
             return False
+        as_of = boottime()
         ends = self._log.end_offsets(self._partitions, self._config.claim_timeout)
-        done = self._read_tail(ends) if self._shards is None else self._read_all(self._shards, ends)
+        done = self._read_tail(ends) if self._shards is None else self._read_all(self._shards, ends, as_of)
         if not done:
             self._close_writer()
         return done
 
-    def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int]) -> bool:
+    def _of_one_log(self, generation: str) -> bool:
+        """Before the claim. Shards of another log are forgotten, if they can be: False where they are the loop's."""
+        if generation in ("", self._generation):
+            return True
+        if self._shards is None:
+            self._bridge.run(self._listener.on_made_anew)
+            return False
+        self._shards = {partition: self._new_shard(partition) for partition in self._partitions}
+        self._generation = generation
+        return True
+
+    def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int], as_of: float) -> bool:
         for partition in ahead_of(shards.values(), ends):
             shards[partition] = self._new_shard(partition)
         load = self.load = Load(self._log, shards, self._stopping.is_set)
         load.plan(ends, self._config.claim_timeout)
         if not in_turn(load, self._loading, self._stopping):
             return False
+        check_same_log(self._log, self._generation, self._config.claim_timeout)
         if self._config.own_process:
             after_load()
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         self._shards = None
-        self._bridge.post(self._listener.on_loaded, shards)
+        self._bridge.post(self._listener.on_loaded, shards, self._generation, as_of)
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
@@ -198,6 +221,7 @@ class SlotThread:
             reader.close()
         if any(reached[partition] < end for partition, end in behind.items()):
             return False
+        check_same_log(self._log, self._generation, self._config.claim_timeout)
         for partition, found in newest.items():
             self._hand_over(partition, found, reached[partition])
             self._positions[partition] = reached[partition]
@@ -300,6 +324,12 @@ def in_turn(load: Load, turns: threading.Semaphore, stopping: threading.Event) -
         return load.run()
     finally:
         turns.release()
+
+
+def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
+    """After a reading of the log that had this generation before. Raises `OffsetMgrError`."""
+    if log.generation(timeout) not in ("", generation):
+        raise CoordinatorNotAvailable("offsets topic", "it was made anew while it was read")
 
 
 def may_pass(error: Exception) -> bool:
