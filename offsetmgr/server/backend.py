@@ -60,7 +60,8 @@ class Backend(Protocol):
         ...
 
     def settled(self, group: str) -> Awaitable[None]:
-        """Done once every commit to the group that was begun before the call has ended, either way."""
+        """Done once every commit to the group that was begun before the call has ended, either way, and can take
+        effect no more. The one method that raises: a retriable `OffsetMgrError` where that is not known in time."""
         ...
 
     def room(self) -> asyncio.Future[None] | None:

@@ -6,9 +6,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
-from offsetmgr.errors import Unreachable
+import pytest
+
+from offsetmgr.errors import TimedOut, Unreachable
 from offsetmgr.log.base import partitions_of
 from offsetmgr.log.memory import Failure, MemoryLog
 from offsetmgr.manager.expiration import HOUR_MS
@@ -233,6 +236,45 @@ def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
             await settled
             assert answer.done()
             assert not later.done()
+
+    scenario(work)
+
+
+def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = replace(QUICK, commit_timeout=0.2)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            slot = slot_of(runtime, "g")
+            log.fail_next_append(slot, Failure.UNKNOWN_OPEN_WRITTEN)
+            for _ in range(5):
+                log.fail_next_claim(slot, Unreachable("broker"))
+            answer = runtime.commit(commit("g", 1))
+            settled = runtime.settled("g")
+            assert await answer == UNAVAILABLE
+            assert not settled.done()
+            assert not runtime.settled("g").done()
+            await settled
+            assert offset(runtime, "g") == 1
+
+    scenario(work)
+
+
+def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = replace(QUICK, commit_timeout=0.1, claim_timeout=0.1)
+    lease = Lease()
+
+    async def work() -> None:
+        async with manager(log, lease, config) as runtime:
+            log.fail_next_append(slot_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
+            answer = runtime.commit(commit("g", 1))
+            settled = runtime.settled("g")
+            lease.good = False
+            assert await answer == UNAVAILABLE
+            with pytest.raises(TimedOut):
+                await settled
 
     scenario(work)
 
@@ -730,7 +772,8 @@ def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
             await written([runtime.commit(commit("g", 1))])
             slot = slot_of(runtime, "g")
             log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
-            log.fail_next_claim(slot, Unreachable("broker"))
+            for _ in range(5):
+                log.fail_next_claim(slot, Unreachable("broker"))
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             log.recreate()
             _fill(log, slot)

@@ -276,7 +276,8 @@ class ManagerRuntime:
         return COORDINATOR_LOAD_IN_PROGRESS if states - {State.ACTIVE} else NONE, groups
 
     def settled(self, group: str) -> asyncio.Future[None]:
-        """Done once every commit to the group that was begun before the call has been answered."""
+        """Done once every commit to the group that was begun before the call has ended, and can take effect no more.
+        Gives the retriable `TimedOut` where that is not so within a claim's and a commit's time-out."""
         return self._slot(self.partition_of(group)).settled()
 
     def _append_expiry(self, shard: Shard, prepared: Prepared[ExpiryReport]) -> asyncio.Future[ExpiryReport | None]:

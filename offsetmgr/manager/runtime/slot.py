@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from offsetmgr.errors import ServerError
+from offsetmgr.errors import ServerError, TimedOut
 from offsetmgr.log.base import PartitionLog
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, State
@@ -87,7 +87,7 @@ class Slot:
         self._outstanding: deque[Batch] = deque()
         self._doubtful: list[Entry] = []
         self._overdue: asyncio.TimerHandle | None = None
-        self._waiting: list[tuple[Batch, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[Batch | None, asyncio.Future[None]]] = []
 
     # --- owning ------------------------------------------------------------------------------------
 
@@ -181,13 +181,16 @@ class Slot:
         return answer
 
     def settled(self) -> asyncio.Future[None]:
-        """Done once all that is in flight now has been answered."""
+        """Done once all that is in flight now has ended, so that nothing of it can take effect any more: not when its
+        time is up, and not while its outcome is being found out. Gives `TimedOut` where that takes too long."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open or (self._outstanding[-1] if self._outstanding else None)
-        if newest is None:
+        if newest is None and not self.recovering:
             done.set_result(None)
         else:
             self._waiting.append((newest, done))
+            bound = self._loop.call_later(self._config.claim_timeout + self._config.commit_timeout, _give_up, done)
+            done.add_done_callback(lambda _: bound.cancel())
         return done
 
     def _seal(self) -> None:
@@ -209,14 +212,16 @@ class Slot:
                 self._overdue = self._loop.call_later(batch.deadline - now, self._answer_overdue)
                 break
             self._counters.timeouts += _refuse(batch.entries, COORDINATOR_NOT_AVAILABLE)
-            self._release_waiting(batch)
 
-    def _release_waiting(self, batch: Batch) -> None:
+    def _release_waiting(self) -> None:
+        """Those who wait for nothing any more."""
         still = []
         for newest, done in self._waiting:
-            if newest is not batch:
+            if done.done():
+                continue
+            if newest is not None or self.recovering:
                 still.append((newest, done))
-            elif not done.done():
+            else:
                 done.set_result(None)
         self._waiting = still
 
@@ -266,6 +271,7 @@ class Slot:
         """See `Listener.on_recovered`."""
         self._settle_doubts()
         self.recovering = False
+        self._release_waiting()
         self.last_error = ""
 
     def on_ended(self, outcomes: Sequence[Outcome], batches: int, seconds: float) -> None:
@@ -301,6 +307,7 @@ class Slot:
             _refuse(batch.entries, NOT_COORDINATOR)
             self._end(batch)
         self._outstanding.clear()
+        self._release_waiting()
         if fenced:
             self.wanted = False
             self.last_error = fenced
@@ -333,7 +340,8 @@ class Slot:
     def _end(self, batch: Batch) -> None:
         self._pressure.remove(batch.count)
         if self._waiting:
-            self._release_waiting(batch)
+            self._waiting = [(None if newest is batch else newest, done) for newest, done in self._waiting]
+            self._release_waiting()
 
 
 def _acknowledge(outcome: Outcome) -> None:
@@ -345,6 +353,11 @@ def _acknowledge(outcome: Outcome) -> None:
         shard.acknowledged(prepared, first)
         if not answer.done():
             answer.set_result(prepared.response)
+
+
+def _give_up(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_exception(TimedOut("commits in flight", "it is not known yet what becomes of them"))
 
 
 def _refuse(entries: Sequence[Entry], code: int) -> int:

@@ -110,7 +110,10 @@ class Membership:
             return refusal(request, NOT_COORDINATOR, asked.member_id)
         generation = read_joined(request.version, frame).generation
         self._gate.joined(asked.group, tenure, generation, static=asked.instance_id is not None)
-        await self._backend.settled(asked.group)
+        try:
+            await self._backend.settled(asked.group)
+        except OffsetMgrError:
+            return refusal(request, COORDINATOR_NOT_AVAILABLE, asked.member_id)
         if not self._still_ours(asked.group, tenure):
             return refusal(request, NOT_COORDINATOR, asked.member_id)
         return Frame(frame)
