@@ -310,7 +310,9 @@ class SlotOwnership:
         self._let_go(asked & self._owned.keys())
 
     def _refuse(self, why: str | None) -> None:
-        if why is not None and why != self._refusal:
+        """Of a refusal at the start its caller is told."""
+        started = self._first is not None and self._first.done()
+        if why is not None and why != self._refusal and started:
             _log.error("this manager gets no slots: %s", why)
         self._refusal = why
 

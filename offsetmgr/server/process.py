@@ -275,7 +275,8 @@ class ManagerProcess:
         await ownership.start(runtime)
         mine = next((n.node_id for n in ownership.nodes() if (n.host, n.port) == (host, port)), None)
         if mine is None:
-            raise NotCoordinator("managers' group", ownership.refusal or "it does not know this manager")
+            why, hint = ownership.refusal or "it does not know this manager", "give it the options that the others have"
+            raise NotCoordinator("managers' group", why, hint)
         return mine
 
     # --- what is told of it -------------------------------------------------------------------------

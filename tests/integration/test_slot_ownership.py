@@ -256,6 +256,42 @@ def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker,
     assert another_session.endswith("exclude our session time-out (INVALID_SESSION_TIMEOUT)")
 
 
+def test_a_manager_that_differs_from_the_others_is_told_once(
+    kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refusal() -> str | None:
+        client = Client(kafka.bootstrap, Security.of({}))
+
+        def ownership(port: int, format: str) -> SlotOwnership:
+            return SlotOwnership(
+                "127.0.0.1",
+                port,
+                Parameters("offsets", 50, 8, format, 1, 1, False),
+                lambda events: GroupMember(
+                    client,
+                    unique,
+                    events,
+                    protocol_type="offsetmgr",
+                    protocol="offsetmgr-1",
+                    session=10,
+                    rebalance=30,
+                    clock=boottime,
+                ),
+            )
+
+        first, other = ownership(1, "avro"), ownership(2, "kafka")
+        await first.start(Idle())
+        await other.start(Idle())
+        told = other.refusal
+        await other.stop()
+        await first.stop()
+        await client.close()
+        return told
+
+    assert "kafka" in (asyncio.run(refusal()) or "")
+    assert "gets no slots" not in caplog.text
+
+
 class Idle:
     """A `SlotHolder` that does nothing."""
 
