@@ -74,7 +74,8 @@ async def _serve_until_told(options: ServeOptions) -> None:
         if starting.done():
             starting.result()
             await told
-            _log.info("stopping: shards are handed over (again to interrupt at once)")
+            what = "shards are handed over" if options.store is None else "requests under way are finished"
+            _log.info("stopping: %s (again to interrupt at once)", what)
         else:
             starting.cancel()
         for number in (signal.SIGINT, signal.SIGTERM):

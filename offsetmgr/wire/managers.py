@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import NotCoordinator, OffsetMgrError
+from offsetmgr.errors import NotCoordinator, OffsetMgrError, UsageError
 from offsetmgr.wire.client import Client
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.inspecting import MOST_ROWS
@@ -43,12 +43,15 @@ class Managers:
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
         """What the owner of a shard holds, sorted by group, topic and partition, asked for page by page.
 
-        Raises `NotCoordinator` where no manager owns the shard now.
+        Raises `NotCoordinator` where no manager owns the shard now, `UsageError` where there is no such shard.
         """
         reports = self.reports()
         owner = next((r.address for r in reports if _owns(r.status, partition)), None)
         if not any(r.status is None or r.status["shards"] for r in reports):
             raise NotCoordinator(f"shard {partition}", "no manager here has shards", "read the store behind it instead")
+        known = {shard["partition"] for r in reports if r.status is not None for shard in r.status["shards"]}
+        if known and partition not in known:
+            raise UsageError(f"shard {partition}", "there is none of this number", f"shards are 0 to {max(known)}")
         if owner is None:
             raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
         after: list[Any] | None = None

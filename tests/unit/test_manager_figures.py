@@ -10,12 +10,12 @@ import logging
 import pytest
 
 from offsetmgr.cli.manager_view import alarms
-from offsetmgr.errors import NotAuthorized, Unreachable
+from offsetmgr.errors import NotAuthorized, NotCoordinator, Unreachable, UsageError
 from offsetmgr.server.http import HttpEndpoint, Page, text
 from offsetmgr.server.logs import start_logging
 from offsetmgr.server.metrics import Metrics
 from offsetmgr.wire.connection import Address
-from offsetmgr.wire.managers import ManagerReport
+from offsetmgr.wire.managers import ManagerReport, Managers
 
 
 def test_figures_come_out_as_prometheus_reads_them() -> None:
@@ -126,3 +126,15 @@ def test_an_alarm_names_the_manager_once() -> None:
     refused = NotAuthorized("manager h:1", "this principal may not look at the manager")
     found = list(alarms([ManagerReport(1, Address("h", 1), None, refused)]))
     assert found == ["manager h:1: this principal may not look at the manager"]
+
+
+def test_a_shard_that_does_not_exist_is_told_with_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [{"partition": number, "role": "standby"} for number in range(50)]
+    report = ManagerReport(1, Address("h", 1), {**STATUS, "store": "topic t", "shards": shards})
+    with Managers("h:1") as running:
+        monkeypatch.setattr(running, "reports", lambda: [report])
+        with pytest.raises(UsageError) as caught:
+            next(running.dump(99))
+        assert caught.value.hint == "shards are 0 to 49"
+        with pytest.raises(NotCoordinator, match="at this moment"):
+            next(running.dump(49))
