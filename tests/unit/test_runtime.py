@@ -768,15 +768,16 @@ def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
-        async with manager(log) as runtime:
+        lease = Lease()
+        async with manager(log, lease) as runtime:
             await written([runtime.commit(commit("g", 1))])
             slot = slot_of(runtime, "g")
             log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
-            for _ in range(5):
-                log.fail_next_claim(slot, Unreachable("broker"))
+            lease.good = False
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             log.recreate()
             _fill(log, slot)
+            lease.good = True
             await until(lambda: runtime.owns("g") == NONE and offset(runtime, "g") == -1)
 
     scenario(work)
