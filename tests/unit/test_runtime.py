@@ -27,6 +27,7 @@ from offsetmgr.manager.requests import (
     FetchRequest,
 )
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
+from offsetmgr.manager.runtime.bridge import Bridge
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.records.avro import AvroFormat
 
@@ -807,6 +808,18 @@ def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_el
             assert offset(runtime, "g") == 10
             await written([runtime.commit(commit("g", 11))])
             assert offset(runtime, "g") == 11
+
+    scenario(work)
+
+
+def test_a_thread_is_given_the_time_out_that_its_call_on_the_loop_raised() -> None:
+    def fails() -> None:
+        raise TimeoutError("its own")
+
+    async def work() -> None:
+        bridge = Bridge(asyncio.get_running_loop())
+        with pytest.raises(TimeoutError, match="its own"):
+            await asyncio.wait_for(asyncio.to_thread(bridge.run, fails), 5)
 
     scenario(work)
 

@@ -45,7 +45,8 @@ class Bridge:
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            with contextlib.suppress(concurrent.futures.TimeoutError):
-                return answer.result(_LOOK_AGAIN)
+            # Not by the exception of `result`: what was called may raise the same one.
+            if concurrent.futures.wait([answer], _LOOK_AGAIN).done:
+                return answer.result()
             if self._loop.is_closed():
                 raise LoopEnded
