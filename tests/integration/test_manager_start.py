@@ -8,10 +8,12 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from processes import Commands
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Unreachable
@@ -87,3 +89,22 @@ def test_a_front_of_a_dead_store_starts_and_is_neither_ready_nor_well(
 
     asyncio.run(scenario())
     assert "the store fails" in caplog.text
+
+
+def test_a_front_of_a_store_does_not_speak_of_shards_when_it_stops(kafka: KafkaBroker, tmp_path: Path) -> None:
+    front = Commands(tmp_path).start(
+        "manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0",
+        "--store", f"kafka://{kafka.bootstrap}",
+    )  # fmt: skip
+    assert front.stderr is not None
+    with front:
+        log = ""
+        while " serving" not in log:
+            line = front.stderr.readline()
+            assert line, log
+            log += line
+        front.terminate()
+        assert front.wait(20) == 0
+        log += front.stderr.read()
+    assert "stopping: requests under way are finished" in log
+    assert "shards" not in log
