@@ -824,6 +824,27 @@ def test_a_thread_is_given_the_time_out_that_its_call_on_the_loop_raised() -> No
     scenario(work)
 
 
+def test_a_question_for_members_that_is_never_answered_does_not_stop_the_house() -> None:
+    log, asked = MemoryLog(PARTITIONS), []
+
+    async def members(groups: Sequence[str]) -> Mapping[str, bool]:
+        asked.append(groups)
+        await asyncio.Event().wait()
+        return {}
+
+    config = replace(
+        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval=0.05, members=members, commit_timeout=0.2
+    )
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            await until(lambda: len(asked) > 2)
+            assert offset(runtime, "g") == 1
+
+    scenario(work)
+
+
 # --- the rest ------------------------------------------------------------------------------------------------
 
 

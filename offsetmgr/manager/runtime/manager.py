@@ -72,6 +72,7 @@ class ManagerRuntime:
             self._partitions,
             self.config.expiry_interval,
             self.config.members,
+            self.config.commit_timeout,
             self._clock,
             self._serving.__getitem__,
             self._append_expiry,

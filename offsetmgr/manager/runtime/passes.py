@@ -25,13 +25,15 @@ class Appender(Protocol):
 
 
 class ExpiryPasses:
-    """On the loop. ``served`` gives a partition's shard while it is served."""
+    """On the loop. ``served`` gives a partition's shard while it is served; ``patience`` (seconds) bounds a question
+    for members."""
 
     def __init__(
         self,
         partitions: int,
         interval: float,
         members: Members | None,
+        patience: float,
         clock: Clock,
         served: Callable[[int], Shard | None],
         append: Appender,
@@ -39,6 +41,7 @@ class ExpiryPasses:
     ) -> None:
         self._schedule = Schedule(partitions, interval)
         self._members = members
+        self._patience = patience
         self._clock = clock
         self._served = served
         self._append = append
@@ -79,7 +82,10 @@ class ExpiryPasses:
             return ExpiryReport(groups=len(groups))
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
         if self._members is not None:
-            members = await self._members(expirable)
+            try:
+                members = await asyncio.wait_for(self._members(expirable), self._patience)
+            except TimeoutError:
+                members = {}  # nobody knows of any, so nothing of them expires
             if self._served(shard.partition) is not shard:
                 return None
         return await self._append(shard, shard.expire(now, members.get, expirable))
