@@ -27,7 +27,7 @@ from offsetmgr.stores.uri import open_store
 pytestmark = pytest.mark.servers
 
 TIMEOUT_MS = 3000
-LONGEST_S = 8.0
+LONGEST_S = 12.0
 GROUP = "g"
 SIDE_BY_SIDE = 6
 """Commands at the same time: most of what they do here is wait."""

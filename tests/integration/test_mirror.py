@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -272,9 +272,11 @@ def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_left
 ):
     topic = make_topic(unique, 1)
     produce(kafka, topic, 10)
-    with watching_mirror(zookeeper, zk, broker, unique) as mirror:
+    with ExitStack() as stack:
         with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
             wait_for(lambda: offsets(zk, unique) == {0: 10}, "it commits to ZooKeeper")
+            # Only now: a mirror that saw this commit come would know by it already.
+            mirror = stack.enter_context(watching_mirror(zookeeper, zk, broker, unique))
             wait_for(lambda: unique in mirror.groups, "the mirror knows the group")
             wait_for(lambda: mirror.groups[unique].state is MirrorState.WATCHING, "the mirror has seen the member")
             assert old.member_id in mirror.groups[unique].detail
