@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, OffsetMgrError
 from offsetmgr.log.base import slot_count
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
@@ -26,6 +26,7 @@ from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULE
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 from offsetmgr.manager.shard import ShardLimits
+from offsetmgr.model import GroupDescription
 from offsetmgr.server.authentication import Authentication
 from offsetmgr.server.authorization import Authorizer, EverythingAllowed, Operation, load_rules
 from offsetmgr.server.backend import Backend, ManagerNode
@@ -49,9 +50,14 @@ from offsetmgr.wire.upstream import Upstream
 
 if TYPE_CHECKING:
     from offsetmgr.server.storebackend import StoreBackend
+    from offsetmgr.wire.client import Client
 
 _log = logging.getLogger(__name__)
 
+_CATCH_UP: Final = 30.0
+"""Seconds that a manager reads the log before it joins others all the same."""
+_ASK_OTHERS: Final = 2.0
+_LOOK: Final = 0.05
 _GRACE: Final = 2.0
 """Seconds that requests under way have after the shards were handed over."""
 
@@ -273,6 +279,7 @@ class ManagerProcess:
         self._open.push_async_callback(runtime.close)
         self._open.push_async_callback(ownership.stop)
         backend.now = ManagerBackend(runtime, ownership, topic.partitions, topic.name)
+        await _catch_up(runtime, client, managers_group(topic.name))
         await ownership.start(runtime)
         mine = next((n.node_id for n in ownership.nodes() if (n.host, n.port) == (host, port)), None)
         if mine is None:
@@ -343,6 +350,23 @@ class ManagerProcess:
                 raise MalformedData("dump", "after is [group, topic, partition]") from None
             found = [entry for entry in found if tuple(entry[0]) > behind]
         return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
+
+
+async def _catch_up(runtime: ManagerRuntime, client: Client, group: str) -> None:
+    """Waits until the log was read, if other managers serve meanwhile: who joined before would be given slots, and
+    their clients would wait for it to load them."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _CATCH_UP
+    try:
+        found = (await client.describe([group], loop.time() + _ASK_OTHERS))[group]
+    except OffsetMgrError:
+        return
+    if not isinstance(found, GroupDescription) or not found.members:
+        return
+    if not runtime.caught_up:
+        _log.info("reading the log before asking for shards", extra={"managers": len(found.members)})
+    while not runtime.caught_up and loop.time() < until:
+        await asyncio.sleep(_LOOK)
 
 
 class _Later:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from offsetmgr.log.kafka import KafkaLog
 from offsetmgr.log.topic import ensure_topic
@@ -234,5 +235,21 @@ def test_one_that_was_frozen_in_the_middle_of_commits_acknowledges_nothing_when_
                 answers = [runtime.commit(commit(group, 1_000_000, 10)) for group in promised]
                 assert {answer.error for answer in await asyncio.gather(*answers)} == {NONE}
                 assert lease.losses == []
+
+    scenario(work)
+
+
+def test_a_record_without_a_key_is_counted_and_passed_over(kafka: KafkaBroker, unique: str) -> None:
+    topic = topic_of(kafka, unique)
+
+    async def work() -> None:
+        async with manager(kafka, topic) as (first, _):
+            assert (await first.commit(commit("g", 5))).error == NONE
+            stray = Producer({"bootstrap.servers": kafka.bootstrap})
+            stray.produce(topic, b"nobody knows whose", partition=first.partition_of("g"))
+            assert stray.flush(30) == 0
+        async with manager(kafka, topic) as (second, _):
+            assert offsets(second, "g") == [5] * 5
+            assert sum(status.unreadable for status in second.status()) == 1
 
     scenario(work)

@@ -30,6 +30,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.manager.runtime.bridge import Bridge
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.kafka import KafkaFormat
 
 PARTITIONS = 16
 QUICK = ManagerConfig(commit_timeout=5.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
@@ -947,5 +948,29 @@ def test_figures_have_names_that_the_metrics_endpoint_takes() -> None:
             assert 'offsetmgr_shards{role="owner",state="active"} 16.0' in text
             assert "offsetmgr_cache_entries 3.0" in text
             assert 'offsetmgr_commit_errors_total{code="15"} 1.0' in text
+
+    scenario(work)
+
+
+def test_a_slot_that_nobody_here_can_read_leaves_the_other_standbys_alone() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(standby=True, standby_poll=0.01, lag_interval=0.02)
+
+    async def work() -> None:
+        async with manager(log) as owner, manager(log, config=config, slots=()) as standby:
+            await until(lambda: standby.caught_up)
+            strange = slot_of(owner, "g")
+            await owner.give_up(strange)
+            writer = log.writer(strange)
+            writer.claim(1)
+            foreign = KafkaFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
+            writer.append({owner.partition_of("g"): foreign}, 1)
+            others = [name for name in (f"o{n}" for n in range(50)) if slot_of(owner, name) != strange]
+
+            await written([owner.commit(commit(name, 7)) for name in others])
+
+            await until(lambda: sum(status.offsets for status in standby.status()) == len(others))
+            await until(lambda: any(s.last_error for s in standby.status() if s.slot == strange))
+            assert not [s for s in standby.status() if s.slot != strange and s.last_error]
 
     scenario(work)

@@ -23,6 +23,8 @@ _AT_ONCE: Final = 500
 """Records taken at a time in a load: with more they fall out of the processor's caches (with 10,000 it takes half as
 much time again), and other threads wait longer."""
 _SLICE: Final = 0.1
+_NO_KEY: Final = b""
+"""What a record without a key is given as: no format has such a key, so it is counted as unreadable."""
 _STALLED: Final = 30.0
 """Seconds without any progress after which a load gives up, so that somebody hears why."""
 
@@ -78,6 +80,10 @@ class KafkaReader:
                 passed = now_passed
         finally:
             consumer.close()
+        for keys in newest.values():
+            without: Any = keys
+            if None in without:
+                without[_NO_KEY] = without.pop(None)
         return reached
 
     def follow(self, starts: Mapping[int, int]) -> None:
@@ -103,7 +109,7 @@ class KafkaReader:
                 runs = self._follower.take(most, max(min(left, _SLICE), 0))
                 if runs or left <= _SLICE or sum(self._follower.positions.values()) != before:
                     return [
-                        LogRecord(partition, m.offset(), m.key(), m.value(), m.timestamp()[1])
+                        LogRecord(partition, m.offset(), m.key() or _NO_KEY, m.value(), m.timestamp()[1])
                         for partition, run in runs
                         for m in run
                     ]

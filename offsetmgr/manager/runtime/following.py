@@ -24,6 +24,7 @@ from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.runtime.tuning import after_load
 from offsetmgr.manager.runtime.writing import HOPELESS, check_same_log, in_turn, may_pass
 from offsetmgr.manager.shard import Shard
+from offsetmgr.records.base import OtherFormat
 
 _logger: Final = logging.getLogger(__name__)
 _PAUSE: Final = 1.0
@@ -67,6 +68,8 @@ class Standby:
         self._turn = 0
         self._pause = _PAUSE
         self._waiting: dict[int, Slot] = {}
+        self._unreadable: set[int] = set()
+        """Slots that are left alone, see `_leave_alone`."""
         self._following: dict[int, tuple[int, Slot]] = {}
         self._let_go: Callable[[], None] | None = None
         self._stopping = threading.Event()
@@ -86,6 +89,7 @@ class Standby:
 
     def add(self, slot: Slot) -> None:
         """The slot's shards are to be kept up with the log from now on."""
+        self._unreadable.discard(slot.number)
         if not self._stopping.is_set():
             self._waiting[slot.number] = slot
 
@@ -123,7 +127,7 @@ class Standby:
                 self.release(slot, lambda: None)
                 self.add(slot)
         if self._waiting and not self._busy() and not self._stopping.is_set():
-            slot = self._waiting.pop(min(self._waiting))
+            slot = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
             if slot.too_old(now):
                 slot.forget()
             self.loading, self.load = slot, None
@@ -140,9 +144,9 @@ class Standby:
         let_go, self._let_go = self._let_go, None
         if let_go is not None:
             let_go()
-        elif as_of is None:
+        elif as_of is None and slot.number not in self._unreadable:
             self.add(slot)
-        elif not self._stopping.is_set():
+        elif as_of is not None and not self._stopping.is_set():
             self._turn += 1
             self._following |= dict.fromkeys(slot.partitions, (self._turn, slot))
         return self._plan()
@@ -154,9 +158,21 @@ class Standby:
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
             if shard is not None:
-                shard.replay(offset, key, value)
+                try:
+                    shard.replay(offset, key, value)
+                except OtherFormat as error:
+                    self._leave_alone(self._following[partition][1], error)
+                    shards.pop(partition)
         self._counters.standby_records += len(records)
         return self._plan()
+
+    def _leave_alone(self, slot: Slot, error: OtherFormat) -> None:
+        """Nobody here can read what somebody wrote there: its slot is not followed any more (whoever takes it is told
+        so again), the others are."""
+        slot.last_error = str(error)
+        self.release(slot, lambda: None)
+        self._unreadable.add(slot.number)
+        _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
 
     def _note_generation(self, generation: str) -> None:
         """What was filled from another log is loaded anew."""
@@ -251,6 +267,8 @@ class Standby:
             done = read
             if self._config.own_process:
                 after_load()
+        except OtherFormat as error:
+            self._bridge.post(self._leave_alone, slot, error)
         except Exception as error:
             self._pause_after(error)
         return self._bridge.run(self._loaded, slot, shards, generation, as_of if done else None)

@@ -54,7 +54,9 @@ def _standing(slot: Slot, standby: Standby | None) -> _Standing:
         return _Standing(Role.NONE, slot.life.state.value, 0, 0, slot.last_error)
     if standby.loading is slot:
         return _Standing(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
-    return _Standing(Role.STANDBY, "following" if standby.follows(slot) else "waiting", 0, 0, standby.last_error)
+    if standby.follows(slot):
+        return _Standing(Role.STANDBY, "following", 0, 0, standby.last_error)
+    return _Standing(Role.STANDBY, "waiting", 0, 0, slot.last_error or standby.last_error)
 
 
 def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
