@@ -186,12 +186,15 @@ class Admin:
         return bool(codes & {ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._AUTHENTICATION})
 
     def _why_nobody(self, what: str) -> OffsetMgrError | None:
-        for error in tuple(self._reported):
-            text = error.str()
+        reported = tuple(self._reported)
+        # What says most comes first, in whatever order it was reported.
+        for error in reported:
             if error.code() == ck.KafkaError._AUTHENTICATION:
                 return error_of(error, what)
-            if error.code() == ck.KafkaError._SSL:
-                return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+        if any(error.code() == ck.KafkaError._SSL for error in reported):
+            return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+        for error in reported:
+            text = error.str()
             if "ApiVersion" in text or "Invalid response" in text or "correlation" in text:
                 return _not_kafka(what)
             if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):

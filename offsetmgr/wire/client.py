@@ -22,6 +22,7 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
 from offsetmgr.errors import (
     LockLost,
+    NotCoordinator,
     OffsetMgrError,
     ServerError,
     TimedOut,
@@ -268,9 +269,18 @@ class Client:
             if asyncio.get_running_loop().time() + pause >= deadline:
                 break
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and may_succeed_later(e)]
+            if any(isinstance(done[group], NotCoordinator) for group in pending):
+                self._ask_somebody_else()
             if pending:
                 await asyncio.sleep(pause)
         return done
+
+    def _ask_somebody_else(self) -> None:
+        """Where coordinators are, another broker is asked next: one that came back a moment ago may not know yet that
+        they have moved, and would send us to the wrong one again and again."""
+        known = list(dict.fromkeys([*self._bootstrap, *self._nodes]))
+        if self._known_good in known:
+            self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
 
     async def _ask_once(
         self,
