@@ -19,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Semaphore
+from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -69,21 +71,21 @@ class Side:
         ]
         return self._rate(asked, lambda one: self.admin.list_consumer_group_offsets([one])[one.group_id])
 
-    def _rate(self, asked: Sequence[ConsumerGroupTopicPartitions], ask: Callable[..., object]) -> float:
-        waiting: deque[object] = deque()
+    def _rate(self, asked: Sequence[ConsumerGroupTopicPartitions], ask: Callable[..., Future[Any]]) -> float:
+        room = Semaphore(IN_FLIGHT)
+        futures = []
         started = time.perf_counter()
         for one in asked:
-            waiting.append(ask(one))
-            if len(waiting) >= IN_FLIGHT:
-                self._check(waiting.popleft())
-        while waiting:
-            self._check(waiting.popleft())
-        return len(asked) * PARTITIONS / (time.perf_counter() - started)
-
-    def _check(self, future: object) -> None:
-        found = future.result(60)
-        if len(found.topic_partitions) != PARTITIONS or any(p.error for p in found.topic_partitions):
-            sys.exit(f"{found.group_id}: {found.topic_partitions}")
+            room.acquire()
+            future = ask(one)
+            future.add_done_callback(lambda _: room.release())
+            futures.append(future)
+        found = [future.result(60) for future in futures]
+        taken = time.perf_counter() - started
+        for one in found:
+            if len(one.topic_partitions) != PARTITIONS or any(p.error for p in one.topic_partitions):
+                sys.exit(f"{one.group_id}: {one.topic_partitions}")
+        return len(asked) * PARTITIONS / taken
 
     def singles(self) -> list[float]:
         """Milliseconds of single commits, sorted."""
