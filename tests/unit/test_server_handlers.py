@@ -193,6 +193,15 @@ def test_metadata_of_all_of_none_and_of_unknown_topics(client: WireClient) -> No
     ]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_of_a_topic_without_a_name_is_refused_where_the_answer_could_not_say_it(
+    client: WireClient, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.send(METADATA, version, {"topics": [{"name": None, "topic_id": uuid.UUID(int=7)}]})
+    assert client.hung_up()
+    assert "defect" not in caplog.text
+
+
 def test_metadata_while_the_cluster_is_away_is_an_error_and_never_an_empty_list(
     client: WireClient, cluster: FakeCluster
 ) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.server.authorization import Operation
 from offsetmgr.server.dispatch import HANG_UP, Answer, Request
 from offsetmgr.server.handlers.endpoint import (
@@ -37,6 +37,8 @@ _GROUP: Final = 0
 _BROKERS: Final = 1
 _BATCH: Final = 20
 """Topics that are worked on before other clients have their turn."""
+_NAMELESS: Final = 12
+"""The first version whose answer may leave a topic's name out (KIP-516)."""
 _NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "endpoint_type": _BROKERS}
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
@@ -49,6 +51,8 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
     if asked is None or (request.version == 0 and not asked):
         names, ids = None, []
     else:
+        if request.version < _NAMELESS and any(topic["name"] is None for topic in asked):
+            raise InvalidRequest("Metadata", f"a topic without a name, before version {_NAMELESS}")
         names = [topic["name"] for topic in asked if topic["name"] is not None]
         ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
     forbidden = [
