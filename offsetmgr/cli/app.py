@@ -26,6 +26,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
         "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
     ),
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
+    "zk": ("offsetmgr.cli.zk:app", "ZooKeeper's directories: tree."),
     "manager": ("offsetmgr.cli.manager:app", "The offset manager: serve, status, dump."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,6 +23,7 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, nothing_in, write_rows
+from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import Committed, GroupDescription
 
@@ -60,7 +59,6 @@ STATE: Final = (
     Column("state"),
     Column("members", right=True),
 )
-DEFAULT_WATCH: Final = "5"
 
 
 class _ListCommand(typer.core.TyperCommand):
@@ -128,23 +126,7 @@ def _plain_state(name: str) -> str:
     return name.strip().replace("_", "").upper()
 
 
-class _WatchCommand(typer.core.TyperCommand):
-    """A command whose ``--watch`` may go without a number."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[str] = []
-        for at, argument in enumerate(args):
-            given.append(argument)
-            if argument == "--watch" and not _is_number(args[at + 1] if at + 1 < len(args) else ""):
-                given.append(DEFAULT_WATCH)
-        return super().parse_args(ctx, given)
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()
-
-
-@app.command("describe", cls=_WatchCommand)
+@app.command("describe", cls=WatchCommand)
 @connected
 def describe(
     connect: Connect,
@@ -159,19 +141,8 @@ def describe(
         bool, typer.Option("--verbose", help="Taken as by Kafka's tool; nothing is left out here.")
     ] = False,
     only_with_lag: OnlyWithLag = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(
-            "--watch",
-            metavar="[SECONDS]",
-            min=0.1,
-            help=f"Show it again and again (every {DEFAULT_WATCH} s), until Ctrl-C.",
-            show_default=False,
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="End --watch after so many times.", show_default=False)
-    ] = None,
+    watch: Watch = None,
+    count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """State, members, committed offsets, log ends, lag and owners of groups."""
@@ -203,25 +174,8 @@ def describe(
             note(f"hint: {hint}")
         return FAILED if errors else 0
 
-    code = once() if watch is None else _watch(once, watch, count)
-    if code:
+    if code := watching(once, watch, count):
         raise typer.Exit(code)
-
-
-def _watch(once: Callable[[], int], seconds: float, count: int | None) -> int:
-    code = 0
-    done = 0
-    try:
-        while True:
-            if sys.stdout.isatty():
-                sys.stdout.write("\x1b[2J\x1b[H")
-            code = once()
-            done += 1
-            if count is not None and done >= count:
-                return code
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        return code
 
 
 def _partition_rows(

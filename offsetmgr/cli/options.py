@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
     from offsetmgr.operations.describe import Directory
     from offsetmgr.stores.base import OffsetStore
+    from offsetmgr.zookeeper.session import ZookeeperSession
 
 BootstrapServer = Annotated[
     str | None,
@@ -183,6 +184,17 @@ class Connect:
 
             self._clusters[bootstrap] = self._open.enter_context(KafkaCluster(bootstrap, connection))
         return self._clusters[bootstrap]
+
+    def zookeeper(self, what: str) -> ZookeeperSession:
+        """A session with the ZooKeeper that is meant. Raises `UsageError` where none is; ``what`` says who needs it."""
+        from offsetmgr.stores.uri import zookeeper_of
+        from offsetmgr.zookeeper.session import ZookeeperSession
+
+        store = self.resolved.store
+        address = zookeeper_of(store, self.resolved.connection) if store else None
+        if address is None:
+            raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
+        return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
     def directory(self, uri: str | None = None) -> Directory:
         """Where the live members of a store's groups are known: of the store that is meant, or of ``uri``."""

@@ -1,0 +1,61 @@
+"""``--watch``: a command that shows the same thing again and again until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+DEFAULT_WATCH: Final = "5"
+
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        metavar="[SECONDS]",
+        min=0.1,
+        help=f"Show it again and again (every {DEFAULT_WATCH} s), until Ctrl-C.",
+        show_default=False,
+    ),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", min=1, help="End --watch after so many times.", show_default=False)
+]
+
+
+class WatchCommand(typer.core.TyperCommand):
+    """A command whose ``--watch`` may go without a number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for at, argument in enumerate(args):
+            given.append(argument)
+            if argument == "--watch" and not _is_number(args[at + 1] if at + 1 < len(args) else ""):
+                given.append(DEFAULT_WATCH)
+        return super().parse_args(ctx, given)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+def watching(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
+    """Calls ``once`` (every ``seconds``, ``count`` times at most, where they are given); its last exit code."""
+    if seconds is None:
+        return once()
+    code = 0
+    done = 0
+    try:
+        while True:
+            if sys.stdout.isatty():
+                sys.stdout.write("\x1b[2J\x1b[H")
+            code = once()
+            done += 1
+            if count is not None and done >= count:
+                return code
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        return code

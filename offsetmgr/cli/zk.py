@@ -1,0 +1,23 @@
+"""``offsetmgr zk``: Kafka's directories in ZooKeeper. Only puts together the commands, each of a module of its own.
+
+A new command: a module ``zk_NAME.py`` with its own ``app = typer.Typer()``, imported and named in `PARTS`, in the order
+of the help; the text of `offsetmgr.cli.app.REGISTRY` names it too. What is heavy is imported inside the command.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from offsetmgr.cli import zk_tree
+
+PARTS: Final = (zk_tree.app,)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Kafka's directories in ZooKeeper.",
+)
+for part in PARTS:
+    app.add_typer(part)
