@@ -18,7 +18,7 @@ Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whos
 as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
 
 Order: answers leave in the order of the requests.  A request starts when nothing before it on its connection is
-unanswered, or when all of that is of its own `Lane`; so commits run side by side, and a fetch sees the commit that was
+unanswered, or when all of that is of its own `Lane` (or of `Lane.BESIDE`); so commits run side by side, and a fetch sees the commit that was
 sent before it.
 """
 
@@ -41,9 +41,13 @@ _CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
 
 
 class Lane(enum.Enum):
-    """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted."""
+    """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted, and with
+    any of them those of `BESIDE`."""
 
     ALONE = enum.auto()
+    BESIDE = enum.auto()
+    """What neither changes nor reads what others change: it waits for nothing and holds up nothing. librdkafka's Admin
+    client asks for the coordinator before every commit, on the connection that the commits before it went to."""
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()

@@ -119,10 +119,15 @@ class Pipeline:
     # --- starting -----------------------------------------------------------------------------------
 
     def _may_start(self, lane: Lane) -> bool:
-        return not self._under_way or (lane is self._lane and lane is not Lane.ALONE)
+        if not self._under_way or lane is Lane.BESIDE:
+            return True
+        return lane is self._lane and lane is not Lane.ALONE
 
     def _start(self, request: Request, api: Api) -> None:
-        self._lane = api.lane
+        if api.lane is not Lane.BESIDE:
+            self._lane = api.lane
+        elif not self._under_way:
+            self._lane = Lane.BESIDE
         self._under_way.append(request)
         if not api.before_login and not self._outlet.may_ask:
             self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))

@@ -15,18 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, OffsetMgrError
-from offsetmgr.log.base import slot_count
-from offsetmgr.manager.assignment import Parameters
-from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, REBALANCE, RULES, Member, SlotOwnership, managers_group
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
 from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.manager import ManagerRuntime
 from offsetmgr.manager.shard import ShardLimits
-from offsetmgr.model import GroupDescription
+from offsetmgr.managing import Managing, Settings
 from offsetmgr.server.authentication import Authentication
 from offsetmgr.server.authorization import Authorizer, EverythingAllowed, Operation, load_rules
 from offsetmgr.server.backend import Backend, ManagerNode
@@ -42,7 +36,6 @@ from offsetmgr.server.relay.brokers import RelayPorts
 from offsetmgr.server.relay.relay import Relay
 from offsetmgr.server.service import Listener, Service
 from offsetmgr.server.tls import server_tls
-from offsetmgr.server.topicwatch import TopicWatch
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.security import Security
@@ -50,14 +43,9 @@ from offsetmgr.wire.upstream import Upstream
 
 if TYPE_CHECKING:
     from offsetmgr.server.storebackend import StoreBackend
-    from offsetmgr.wire.client import Client
 
 _log = logging.getLogger(__name__)
 
-_CATCH_UP: Final = 30.0
-"""Seconds that a manager reads the log before it joins others all the same."""
-_ASK_OTHERS: Final = 2.0
-_LOOK: Final = 0.05
 _GRACE: Final = 2.0
 """Seconds that requests under way have after the shards were handed over."""
 
@@ -83,13 +71,21 @@ async def _serve_until_told(options: ServeOptions) -> None:
             what = "shards are handed over" if options.store is None else "requests under way are finished"
             _log.info("stopping: %s (again to interrupt at once)", what)
         else:
-            starting.cancel()
+            await _interrupted(starting)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     finally:
         told.cancel()
         await process.close()
     _log.info("stopped")
+
+
+async def _interrupted(starting: asyncio.Task[None]) -> None:
+    """Ends a start that nobody waits for any more: what it has opened by then is known, and can be closed."""
+    starting.cancel()
+    await asyncio.wait({starting})
+    if not starting.cancelled():
+        starting.result()
 
 
 class ManagerProcess:
@@ -101,14 +97,11 @@ class ManagerProcess:
         self._started = time.time()
         self._cluster_id: str | None = None
         self._ready = False
-        self._runtime: ManagerRuntime | None = None
-        self._ownership: SlotOwnership | None = None
+        self._managing: Managing | None = None
         self._relay: Relay | None = None
-        self._topic: TopicWatch | None = None
         self._front: StoreBackend | None = None
         self._own_offsets_there = False
         """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
-        self._alarms: list[str] = []
         self.listener: Listener | None = None
 
     async def start(self) -> None:
@@ -144,7 +137,7 @@ class ManagerProcess:
         if relay is not None:
             await self._open_relay_ports(relay, service, listener, tls)
         host, port = options.advertise or (options.listen[0], listener.port)
-        node_id = await self._start_backend(backend, host, port, security)
+        node_id = await self._start_backend(backend, host, port)
         if relay is not None:
             backend.now = relay.guard(backend.now, watch=not self._own_offsets_there)
         endpoint = Endpoint(backend.now, node_id, upstream, authorizer, authentication)
@@ -179,13 +172,13 @@ class ManagerProcess:
 
     # --- what is behind the listener ----------------------------------------------------------------
 
-    async def _start_backend(self, backend: _Later, host: str, port: int, security: Security) -> int:
+    async def _start_backend(self, backend: _Later, host: str, port: int) -> int:
         """The node id of this process."""
         if self._options.store is not None:
             node = ManagerNode(FIRST_MANAGER, host, port)
             await self._start_store(backend, node)
             return node.node_id
-        return await self._start_manager(backend, host, port, security)
+        return await self._start_manager(backend, host, port)
 
     async def _start_store(self, backend: _Later, node: ManagerNode) -> None:
         from offsetmgr.server.storebackend import StoreBackend
@@ -203,89 +196,14 @@ class ManagerProcess:
         self._open.push_async_callback(front.close)
         backend.now = front
 
-    async def _start_manager(self, backend: _Later, host: str, port: int, security: Security) -> int:
-        from offsetmgr.log.kafka import KafkaLog
-        from offsetmgr.log.probe import check_format
-        from offsetmgr.log.topic import check_topic, ensure_topic
-        from offsetmgr.records.choose import record_format
-        from offsetmgr.wire.client import Client
-        from offsetmgr.wire.groupmember import GroupMember
-
-        options = self._options
-        kafka = options.connection.kafka
-        topic = await asyncio.to_thread(
-            ensure_topic,
-            options.bootstrap,
-            kafka,
-            options.topic,
-            partitions=options.partitions,
-            replication_factor=options.replication_factor,
-            min_insync_replicas=options.min_insync_replicas,
-            timeout=options.connection.timeout_ms / 1000,
+    async def _start_manager(self, backend: _Later, host: str, port: int) -> int:
+        managing = self._managing = Managing(_settings(self._options, self._relay), host, port)
+        self._open.push_async_callback(managing.close)
+        await managing.open()
+        backend.now = ManagerBackend(
+            managing.runtime, managing.ownership, managing.topic.partitions, managing.topic.name
         )
-        for warning in topic.warnings:
-            _log.warning("the offsets topic is unusual", extra={"topic": topic.name, "why": warning})
-        timeout = options.connection.timeout_ms / 1000
-        log = KafkaLog(
-            options.bootstrap,
-            topic.name,
-            topic.partitions,
-            properties=kafka,
-            max_message_bytes=topic.max_message_bytes,
-            group=managers_group(topic.name),
-        )
-        self._open.callback(log.close)
-        await asyncio.to_thread(check_format, log, options.record_format, topic.name, timeout)
-        watch = self._topic = TopicWatch(partial(check_topic, options.bootstrap, kafka, topic, timeout=timeout))
-        watch.start()
-        self._open.push_async_callback(watch.close)
-        client = Client(options.bootstrap, security)
-        self._open.push_async_callback(client.close)
-
-        def member(events: SlotOwnership) -> Member:
-            return GroupMember(
-                client,
-                managers_group(topic.name),
-                events,
-                protocol_type=PROTOCOL_TYPE,
-                protocol=PROTOCOL,
-                session=options.session,
-                rebalance=max(REBALANCE, 2 * options.session),
-                clock=boottime,
-            )
-
-        parameters = Parameters(
-            topic.name,
-            topic.partitions,
-            slot_count(topic.partitions),
-            options.record_format,
-            RULES,
-            options.retention_ms,
-            self._relay is not None,
-        )
-        ownership = SlotOwnership(
-            host, port, parameters, member, session=options.session, rebalance=max(REBALANCE, 2 * options.session)
-        )
-        config = ManagerConfig(
-            limits=ShardLimits(retention_ms=options.retention_ms),
-            commit_timeout=options.commit_timeout,
-            standby=options.standby,
-            members=None if self._relay is None else self._relay.members,
-            own_process=True,
-        )
-        runtime = ManagerRuntime(log, record_format(options.record_format), ownership, config)
-        self._runtime, self._ownership = runtime, ownership
-        await runtime.start()
-        self._open.push_async_callback(runtime.close)
-        self._open.push_async_callback(ownership.stop)
-        backend.now = ManagerBackend(runtime, ownership, topic.partitions, topic.name)
-        await _catch_up(runtime, client, managers_group(topic.name))
-        await ownership.start(runtime)
-        mine = next((n.node_id for n in ownership.nodes() if (n.host, n.port) == (host, port)), None)
-        if mine is None:
-            why, hint = ownership.refusal or "it does not know this manager", "give it the options that the others have"
-            raise NotCoordinator("managers' group", why, hint)
-        return mine
+        return (await managing.join()).node_id
 
     # --- what is told of it -------------------------------------------------------------------------
 
@@ -304,10 +222,10 @@ class ManagerProcess:
     def _readiness(self) -> Page:
         if not self._ready:
             return text(503, "starting or stopping")
-        if self._ownership is not None and not self._ownership.valid():
+        if self._managing is not None and not self._managing.ownership.valid():
             return text(503, "no lease: the managers' group cannot be reached")
-        if self._topic is not None and self._topic.alarm:
-            return text(503, self._topic.alarm)
+        if self._managing is not None and self._managing.unfit:
+            return text(503, self._managing.unfit)
         if self._front is not None and (trouble := self._front.trouble()):
             return text(503, trouble)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
@@ -317,12 +235,9 @@ class ManagerProcess:
 
     def status(self) -> dict[str, Any]:
         """See `Inspectable.status`."""
-        shards = [] if self._runtime is None else [_shard_json(s._asdict()) for s in self._runtime.status()]
-        alarms = list(self._alarms)
-        if self._ownership is not None and self._ownership.refusal:
-            alarms.append(f"the other managers leave this one out: {self._ownership.refusal}")
-        if self._topic is not None and self._topic.alarm:
-            alarms.append(self._topic.alarm)
+        managing = self._managing
+        shards = [] if managing is None else [_shard_json(s._asdict()) for s in managing.runtime.status()]
+        alarms = [] if managing is None else managing.alarms
         if self._front is not None and (trouble := self._front.trouble()):
             alarms.append(trouble)
         if self._relay is not None:
@@ -332,7 +247,7 @@ class ManagerProcess:
             "store": self._options.store or f"topic {self._options.topic}",
             "record_format": self._options.record_format,
             "started": int(self._started * 1000),
-            "lease": self._ownership is None or self._ownership.valid(),
+            "lease": managing is None or managing.ownership.valid(),
             "relay": self._options.relay,
             "shards": shards,
             "alarms": alarms,
@@ -340,9 +255,9 @@ class ManagerProcess:
 
     def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
         """See `Inspectable.dump`."""
-        if self._runtime is None or not 0 <= partition < self._options.partitions:
+        if self._managing is None or not 0 <= partition < self._options.partitions:
             raise NotCoordinator(f"shard {partition}", "there is none of this number here")
-        found = self._runtime.dump(partition)
+        found = self._managing.runtime.dump(partition)
         if after is not None:
             try:
                 behind = (str(after[0]), str(after[1]), int(after[2]))
@@ -352,21 +267,25 @@ class ManagerProcess:
         return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
 
 
-async def _catch_up(runtime: ManagerRuntime, client: Client, group: str) -> None:
-    """Waits until the log was read, if other managers serve meanwhile: who joined before would be given slots, and
-    their clients would wait for it to load them."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _CATCH_UP
-    try:
-        found = (await client.describe([group], loop.time() + _ASK_OTHERS))[group]
-    except OffsetMgrError:
-        return
-    if not isinstance(found, GroupDescription) or not found.members:
-        return
-    if not runtime.caught_up:
-        _log.info("reading the log before asking for shards", extra={"managers": len(found.members)})
-    while not runtime.caught_up and loop.time() < until:
-        await asyncio.sleep(_LOOK)
+def _settings(options: ServeOptions, relay: Relay | None) -> Settings:
+    return Settings(
+        options.bootstrap,
+        options.connection,
+        topic=options.topic,
+        partitions=options.partitions,
+        replication_factor=options.replication_factor,
+        min_insync_replicas=options.min_insync_replicas,
+        record_format=options.record_format,
+        manager=ManagerConfig(
+            limits=ShardLimits(retention_ms=options.retention_ms),
+            commit_timeout=options.commit_timeout,
+            standby=options.standby,
+            members=None if relay is None else relay.members,
+            own_process=True,
+        ),
+        session=options.session,
+        timeout=options.connection.timeout_ms / 1000,
+    )
 
 
 class _Later:

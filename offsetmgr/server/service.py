@@ -30,7 +30,7 @@ _OTHER_FILES: Final = 500
 _SWEEP_SECONDS: Final = 0.5
 _FAILED_LOGINS_EVERY: Final = 10.0
 """Seconds between two warnings of failed logins: anybody can make them fail."""
-_KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed", Lane.ALONE: "other"}
+_KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed"}
 
 
 class Service:
@@ -141,7 +141,7 @@ class Service:
     def answered(self, request: Request) -> None:
         """The request's answer is on its way."""
         if self._observe is not None and request.api is not None:
-            self._observe(_KINDS[request.api.lane], asyncio.get_running_loop().time() - request.since)
+            self._observe(_KINDS.get(request.api.lane, "other"), asyncio.get_running_loop().time() - request.since)
 
     def metrics(self) -> Mapping[str, float]:
         """Figures by the name after ``offsetmgr_``, labels included."""

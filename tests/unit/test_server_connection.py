@@ -21,7 +21,7 @@ from offsetmgr.server.frames import FrameSplitter
 from offsetmgr.server.limits import Limits
 from offsetmgr.server.service import Listener, Service
 
-COMMIT, FETCH, API_VERSIONS = 8, 9, 18
+COMMIT, FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
 FORWARDED = 1
 
 
@@ -89,6 +89,25 @@ def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees
         (topic,) = read_response(FETCH, 5, frames[2])["topics"]
         assert topic["partitions"][0]["committed_offset"] == 5
     assert begun == ["commit a", "commit b", "fetch b", "fetch b", "commit c"]
+
+
+def test_a_search_for_the_coordinator_does_not_hold_up_the_commits_behind_it(
+    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_gate = close_gate(listening)
+    begun: list[str] = []
+    gated = backend._gated
+    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(r.group) or gated(r))
+    with WireClient(listening.port) as client:
+        sent = [client.send(COMMIT, 7, commit_message("a", {("t", 0): 5}))]
+        sent.append(client.send(FIND_COORDINATOR, 2, {"key": "b", "key_type": 0}))
+        sent.append(client.send(COMMIT, 7, commit_message("b", {("t", 0): 5})))
+
+        assert wait_until(lambda: begun == ["a", "b"])
+        open_gate()
+
+        frames = [client.receive() for _ in sent]
+        assert [struct.unpack_from(">i", frame)[0] for frame in frames] == sent, "the order of answers is kept"
 
 
 def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() -> None:

@@ -36,7 +36,7 @@ def endpoint_apis(endpoint: Endpoint) -> list[Api]:
             partial(offsets.offset_fetch, endpoint),
             Lane.FETCHES,
         ),
-        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint)),
+        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint), Lane.BESIDE),
         Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint)),
         Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint)),
         Api(
