@@ -72,6 +72,10 @@ class TimedOut(OffsetMgrError):
     retriable = True
 
 
+class SessionExpired(OffsetMgrError):
+    """The ZooKeeper session is over: its ephemeral nodes are gone, and nothing can be asked in it any more."""
+
+
 class AuthenticationFailed(OffsetMgrError):
     """The server refused our credentials (SASL_AUTHENTICATION_FAILED)."""
 
@@ -246,6 +250,24 @@ class PartialFailure(OffsetMgrError):
         super().__init__(what, why)
         self.successes = dict(successes)
         self.failures = dict(failures)
+
+
+# --- dividing a group's partitions -----------------------------------------------------------------
+
+
+class AssignmentRefused(OffsetMgrError):
+    """The strategy cannot divide the group's partitions as the group stands: its real members fail to rebalance too."""
+
+
+class UnequalSubscriptions(AssignmentRefused):
+    """Round-robin as it was up to Kafka 0.10.1 needs every member to have the same topics with as many streams of each.
+
+    ``members`` are those that differ from the others, sorted.
+    """
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = ()) -> None:
+        super().__init__(what, why, hint)
+        self.members = members
 
 
 # --- migration -----------------------------------------------------------------------------------

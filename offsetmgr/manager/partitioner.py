@@ -5,9 +5,10 @@ Pure, apart from a bounded memo.
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from typing import Final
+
+from offsetmgr import javahash
 
 MOST_REMEMBERED: Final = 65_536
 """Groups whose hash is remembered; with their names about 10 MB when full."""
@@ -16,12 +17,8 @@ _SMALLEST: Final = -(1 << 31)
 
 @lru_cache(MOST_REMEMBERED)
 def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java: over UTF-16 code units, not characters, in 32 bits with a sign."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    result = 0
-    for (unit,) in struct.iter_unpack(">H", units):
-        result = (result * 31 + unit) & 0xFFFFFFFF
-    return result - (1 << 32) if result >= 1 << 31 else result
+    """``String.hashCode`` of Java, remembered."""
+    return javahash.java_hash(text)
 
 
 def shard_for(group: str, partitions: int) -> int:
