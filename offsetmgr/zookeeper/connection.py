@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -20,7 +21,14 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import AuthenticationFailed, InvalidUri, OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.errors import (
+    AuthenticationFailed,
+    InvalidUri,
+    OffsetMgrError,
+    SessionExpired,
+    TimedOut,
+    Unreachable,
+)
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _LONGEST_SESSION_S: Final = 10.0
@@ -52,23 +60,47 @@ def parse_connect(connect: str) -> tuple[str, str]:
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's client, which in addition tells when waiting for it has become pointless."""
+    """kazoo's client, which in addition tells when waiting for it has become pointless.
 
-    def __init__(self, **settings: Any) -> None:
+    ``one_session``: it ends with its first session, where kazoo would open another and send what is queued in that.
+    """
+
+    def __init__(self, one_session: bool, **settings: Any) -> None:
         self.settled = threading.Event()
         """Set while connected, and once the client has given up for good."""
         self.authentication_failed = False
         self.finished = False
+        self.expired = False
+        """Whether its one session is over."""
+        self.granted_s: float | None = None
+        """The session time-out that the server granted, which need not be the one asked for; only with
+        ``one_session``."""
+        self._one_session = one_session
         super().__init__(**settings)
+        if one_session:
+            self._connection._connect = self._note_granted(self._connection._connect)
+
+    def _note_granted(self, connect: Callable[..., tuple[float, float]]) -> Callable[..., tuple[float, float]]:
+        def connect_and_note(*arguments: Any) -> tuple[float, float]:
+            read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            self.granted_s = read_timeout_ms * 1.5 / 1000  # kazoo keeps only the two thirds that it waits for answers
+            return read_timeout_ms, connect_timeout_ms
+
+        return connect_and_note
 
     def _session_callback(self, state: str) -> None:
+        if state == KeeperState.EXPIRED_SESSION and self._one_session:
+            # Before kazoo fails what was asked: whoever is told so must find the client at its end, and ask nothing
+            # more of it. The connection loop looks at _stopped before it would connect again.
+            self.expired = True
+            self._stopped.set()
         super()._session_callback(state)
         if state == KeeperState.AUTH_FAILED:
             # kazoo ends its connection thread after this, while `start` would go on waiting.
             self.authentication_failed = True
         if state == KeeperState.CLOSED:
             self.finished = True
-        if self.connected or self.authentication_failed or self.finished:
+        if self.connected or self.authentication_failed or self.finished or self.expired:
             self.settled.set()
         else:
             self.settled.clear()
@@ -95,14 +127,20 @@ class Completion:
 
 
 class Connection:
-    """A ZooKeeper session that connects when first needed and reconnects by itself. Safe for several threads."""
+    """A ZooKeeper session that connects when first needed and reconnects by itself. Safe for several threads.
 
-    def __init__(self, hosts: str, config: ConnectionConfig) -> None:
+    Where the session expires another one is opened; with ``session_timeout_ms`` there is one session and no other:
+    once it has expired every call raises `SessionExpired`, and nothing is ever sent in a later session.
+    """
+
+    def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
         self._hosts = hosts
+        self._session_timeout_s = None if session_timeout_ms is None else session_timeout_ms / 1000
         self._auth = config.zookeeper_auth
         self._timeout_s = config.timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: _Client | None = None
+        self._opened = False
         self._closed = False
 
     @property
@@ -116,14 +154,23 @@ class Connection:
         identity = client.client_id if client is not None else None
         return None if identity is None else int(identity[0])
 
+    @property
+    def granted_s(self) -> float | None:
+        """The session time-out that the server granted, in seconds; None before the first connection, and without
+        ``session_timeout_ms``."""
+        client = self._client
+        return None if client is None else client.granted_s
+
     def ready(self, deadline: float) -> None:
         """Connects, or waits until the lost connection is back, until ``deadline`` (of ``time.monotonic``).
 
-        Raises `Unreachable`, `AuthenticationFailed`.
+        Raises `Unreachable`, `AuthenticationFailed`, `SessionExpired`.
         """
         client = self._open()
         if not client.settled.wait(max(0.0, deadline - time.monotonic())):
             raise self.unreachable(_whats_there(self._hosts))
+        if client.expired:
+            raise self.session_expired()
         if client.authentication_failed:
             self._drop(client)
             raise AuthenticationFailed(f"ZooKeeper at {self._hosts}", "the server refused the credentials given")
@@ -137,9 +184,20 @@ class Connection:
         # method for, and it keeps the order in which requests are handed in.
         self._open()._call(request, completion)
 
+    def session_expired(self) -> SessionExpired:
+        """The error for what is asked of a session that is over."""
+        return SessionExpired(f"ZooKeeper at {self._hosts}", "the session has expired, and with it all that it held")
+
+    def lost(self) -> OffsetMgrError:
+        """The error for a request that was lost together with the connection."""
+        client = self._client
+        return self.session_expired() if client is not None and client.expired else self.unreachable()
+
     def silence(self) -> OffsetMgrError:
         """The error for an answer that has not come within the time-out."""
         client = self._client
+        if client is not None and client.expired:
+            return self.session_expired()
         if client is None or not client.connected:
             return self.unreachable()
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
@@ -166,10 +224,14 @@ class Connection:
             if self._closed:
                 raise Unreachable(f"ZooKeeper at {self._hosts}", "the session has been closed")
             if self._client is None:
+                if self._session_timeout_s is not None and self._opened:
+                    raise self.session_expired()
+                self._opened = True
                 client = _Client(
+                    self._session_timeout_s is not None,
                     hosts=self._hosts,
                     # Also kazoo's limit for connecting to one server: never beyond the caller's patience.
-                    timeout=min(self._timeout_s, _LONGEST_SESSION_S),
+                    timeout=self._session_timeout_s or min(self._timeout_s, _LONGEST_SESSION_S),
                     auth_data=list(self._auth),
                     connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0),
                     logger=_LOG,

@@ -63,6 +63,7 @@ _END: Final = _MULTI_HEADER.pack(-1, True, -1)
 _OPEN_ACL: Final = _INT.pack(1) + _INT.pack(31) + _INT.pack(5) + b"world" + _INT.pack(6) + b"anyone"
 """One entry: all permissions to everybody, as Kafka has it under /consumers, where old consumers must write."""
 _PERSISTENT: Final = _INT.pack(0)
+_EPHEMERAL: Final = _INT.pack(1)
 _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
 
 
@@ -91,10 +92,11 @@ def multi_read(op: Op, paths: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def create(path: str, data: bytes) -> bytes:
-    """A create operation of a transaction: persistent, open to all."""
+def create(path: str, data: bytes, ephemeral: bool = False) -> bytes:
+    """A create operation of a transaction: open to all."""
     raw = path.encode()
-    return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _OPEN_ACL, _PERSISTENT))
+    flags = _EPHEMERAL if ephemeral else _PERSISTENT
+    return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _OPEN_ACL, flags))
 
 
 def set_data(path: str, data: bytes, version: int) -> bytes:

@@ -64,10 +64,16 @@ class ZookeeperSession:
     `ServerError` where the chroot does not exist.
     """
 
-    def __init__(self, connect: str, config: ConnectionConfig | None = None) -> None:
-        """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
+    def __init__(
+        self, connect: str, config: ConnectionConfig | None = None, *, session_timeout_ms: int | None = None
+    ) -> None:
+        """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
+
+        With ``session_timeout_ms`` this is one session of the server's and no other, for what hangs on it (ephemeral
+        nodes, and writes that must not outlive them): once it has expired, every method raises `SessionExpired`.
+        """
         self.hosts, self.chroot = parse_connect(connect)
-        self._connection = Connection(self.hosts, config or ConnectionConfig())
+        self._connection = Connection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
         self._timeout_s = self._connection.timeout_s
         self._multi_read: bool | None = None
         self._multi_read_lock = threading.Lock()
@@ -81,6 +87,12 @@ class ZookeeperSession:
     def session_id(self) -> int | None:
         """The server's id of the current session; None while there is no connection."""
         return self._connection.session_id
+
+    @property
+    def granted_s(self) -> float | None:
+        """The session time-out that the server granted, in seconds; None before the first answer, and without
+        ``session_timeout_ms``."""
+        return self._connection.granted_s
 
     def close(self) -> None:
         """Ends the session; nothing can be asked of it afterwards."""
@@ -261,7 +273,7 @@ class ZookeeperSession:
         self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
     ) -> Outcome:
         if isinstance(exception, _LOST):
-            return _without_answer(request, self._connection.unreachable())
+            return _without_answer(request, self._connection.lost())
         if exception is not None:
             return Outcome(State.REFUSED, error=self._error(exception))
         try:

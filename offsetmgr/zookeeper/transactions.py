@@ -28,10 +28,14 @@ _OVERHEAD: Final = 128
 
 
 class Create(NamedTuple):
-    """Creates a persistent node, open to all; refused with NODE_EXISTS, or NO_NODE where its parent is missing."""
+    """Creates a node, open to all; refused with NODE_EXISTS, or NO_NODE where its parent is missing.
+
+    An ``ephemeral`` one goes with the session that created it.
+    """
 
     path: str
     data: bytes = b""
+    ephemeral: bool = False
 
 
 class SetData(NamedTuple):
@@ -95,8 +99,8 @@ def encoded(operation: Operation, chroot: str) -> bytes:
     """One operation as part of a transaction's body."""
     path = chroot + operation.path
     match operation:
-        case Create(_, data):
-            return jute.create(path, data)
+        case Create(_, data, ephemeral):
+            return jute.create(path, data, ephemeral)
         case SetData(_, data, version):
             return jute.set_data(path, data, version)
         case Delete(_, version):
