@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
+
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
+boottime: Final[Callable[[], float]] = (
+    time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
+)
+"""Seconds on a clock that also runs while the machine is suspended, where the platform has one (CLOCK_BOOTTIME); else
+on the monotonic clock."""
 
 
 class Clock(Protocol):

@@ -23,22 +23,15 @@ still has us in it, with a whole session to come.  A SyncGroup is answered only 
 
 from __future__ import annotations
 
-import functools
-import time
 from collections.abc import Callable
 from typing import Final
 
+from offsetmgr.clock import boottime
+
+__all__ = ["MARGIN", "Lease", "boottime"]
+
 MARGIN: Final = 0.8
 """The part of the coordinator's times that a lease lasts: clocks may differ in rate by a fifth."""
-
-
-_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
-
-boottime: Final[Callable[[], float]] = (
-    time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
-)
-"""Seconds on a clock that also runs while the machine is suspended, where the platform has one (CLOCK_BOOTTIME); else
-on the monotonic clock."""
 
 
 class Lease:
