@@ -194,11 +194,14 @@ class TestNodes:
             (Endpoint("INTERNAL", "h1", 9092), Endpoint("OUT", "::1", 9093)),
             "r1",
             {"INTERNAL": "PLAINTEXT", "OUT": "SASL_SSL"},
+            version=5,
+            timestamp_ms=1700000000123,
         )
 
     def test_a_broker_of_kafka_0_8(self) -> None:
         data = b'{"version":1,"host":"h1","port":9092,"jmx_port":-1,"timestamp":"1"}'
-        assert parse_broker("/brokers/ids/0", 0, data) == Broker(0, (Endpoint("PLAINTEXT", "h1", 9092),))
+        address = Endpoint("PLAINTEXT", "h1", 9092)
+        assert parse_broker("/brokers/ids/0", 0, data) == Broker(0, (address,), version=1, timestamp_ms=1)
 
     @pytest.mark.parametrize(
         "data",

@@ -1,0 +1,93 @@
+"""What administrators ask of the controller: ``/admin/*``.
+
+Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from offsetmgr.model import TopicPartition
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionList:
+    """Partitions in the order in which the node names them."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.partitions)) or "no partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignments:
+    """``/admin/reassign_partitions``: the replicas that partitions are to get."""
+
+    replicas: Mapping[TopicPartition, tuple[int, ...]]
+
+    def __str__(self) -> str:
+        moves = (f"{partition}={','.join(map(str, to))}" for partition, to in self.replicas.items())
+        return " ".join(moves) or "no partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """The topics that a node names."""
+
+    topics: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.topics) or "no topics"
+
+
+def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> Reassignments:
+    """Raises `Unreadable` (for a partition that is named twice, too) and, without ``notes``, `UnknownVersion`."""
+    node = Fields.of(path, data, notes)
+    node.version((1,))
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+    for one in node.objects("partitions"):
+        partition = _partition(one)
+        if partition in found:
+            raise unreadable(path, f"names {str(partition)!a} twice")
+        found[partition] = one.ids("replicas")
+        one.get("log_dirs")  # the reassignment tool's own, which brokers leave out (KIP-113)
+        one.close()
+    node.close()
+    return Reassignments(found)
+
+
+def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
+    """``/admin/preferred_replica_election``: partitions whose first replica is to lead again.
+
+    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    """
+    node = Fields.of(path, data, notes)
+    node.version((1,))
+    found = []
+    for one in node.objects("partitions"):
+        found.append(_partition(one))
+        one.close()
+    node.close()
+    return PartitionList(tuple(found))
+
+
+def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> TopicNames:
+    """``/admin/delete_topics`` where it holds a list.
+
+    Brokers know no such list: since 0.8.1 they are asked by an empty node of the topic's name below this one, and the
+    node itself is empty. Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    """
+    node = Fields.of(path, data, notes)
+    node.version((1,))
+    topics = node.get("topics")
+    if not isinstance(topics, list) or not all(isinstance(topic, str) and topic for topic in topics):
+        raise node.broken("topics", "a list of topics")
+    node.close()
+    return TopicNames(tuple(topics))
+
+
+def _partition(one: Fields) -> TopicPartition:
+    return TopicPartition(one.text("topic"), one.integer("partition"))

@@ -1,0 +1,119 @@
+"""``/brokers/ids/ID``: a live broker, in every form that brokers have written.
+
+Sources: kafka.cluster.Broker of 0.7.2 and 0.8 to 1.1, kafka.zk.BrokerIdZNode since.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from offsetmgr.errors import Unreadable
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, decoded, unreadable
+
+VERSIONS: Final = (1, 2, 3, 4, 5)
+
+# kafka.cluster.EndPoint: any listener name, and a host that may be an IPv6 address in brackets.
+_ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]+)://(?P<host>\[[^\]]*\]|[^:]*):(?P<port>[0-9]{1,5})")
+_OF_0_7: Final = re.compile(r"(?:(?P<creator>[^:{}\"\s]+):)?(?P<host>[^:{}\"\s]+):(?P<port>[0-9]{1,5})")
+_MAX_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address that a broker listens at."""
+
+    listener: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """``/brokers/ids/ID``: a live broker."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    """Kafka 0.7 and 0.8 have no listeners: their only address is given as ``PLAINTEXT``."""
+    rack: str | None = None
+    security: Mapping[str, str] = field(default_factory=dict)
+    """Listener -> security protocol; brokers before 0.10.2 do not say, there the listener is the protocol."""
+    version: int | None = None
+    """Of the format; None for the text ``[CREATOR:]HOST:PORT`` of 0.7."""
+    timestamp_ms: int | None = None
+    """When it registered, by the broker's clock."""
+    jmx_port: int | None = None
+    features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Feature -> which versions of it the broker supports, by label (``min_version``, ``max_version``; KIP-584)."""
+
+    def __str__(self) -> str:
+        text = " ".join(map(str, self.endpoints))
+        return text if self.rack is None else f"{text} rack={self.rack}"
+
+
+def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = None) -> Broker:
+    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    text = decoded(path, data)
+    if of_0_7 := _OF_0_7.fullmatch(text):
+        return Broker(broker_id, (_endpoint(path, "PLAINTEXT", of_0_7["host"], of_0_7["port"]),))
+    node = Fields.of(path, data, notes)
+    version = node.version(VERSIONS)
+    host, port = node.optional_text("host"), node.optional_integer("port", -1, _MAX_PORT)
+    listed = node.get("endpoints")
+    if version == 1:  # 0.8: one address, no listeners
+        if host is None or port is None:
+            raise unreadable(path, "has no 'host' and 'port'")
+        endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, port),)
+    else:
+        endpoints = _endpoints(node, listed)
+    jmx_port = node.optional_integer("jmx_port", -1, _MAX_PORT)
+    broker = Broker(
+        broker_id,
+        endpoints,
+        node.optional_text("rack"),
+        node.texts("listener_security_protocol_map"),
+        version,
+        node.optional_integer("timestamp"),
+        None if jmx_port == -1 else jmx_port,
+        _features(node),
+    )
+    node.close()
+    return broker
+
+
+def _endpoints(node: Fields, listed: Any) -> tuple[Endpoint, ...]:
+    if not isinstance(listed, list) or not listed:
+        raise unreadable(node.path, "has no 'endpoints'")
+    found = []
+    for text in listed:
+        match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise _no_endpoint(node.path, text)
+        found.append(_endpoint(node.path, match["listener"], match["host"].strip("[]"), match["port"]))
+    return tuple(found)
+
+
+def _endpoint(path: str, listener: str, host: str, port: str) -> Endpoint:
+    if int(port) > _MAX_PORT:
+        raise _no_endpoint(path, f"{host}:{port}")
+    return Endpoint(listener, host, int(port))
+
+
+def _no_endpoint(path: str, text: object) -> Unreadable:
+    return unreadable(path, f"the endpoint {text!a:.100} is not LISTENER://HOST:PORT")
+
+
+def _features(node: Fields) -> Mapping[str, Mapping[str, int]]:
+    found = node.get("features")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise node.broken("features", "an object")
+    features = Fields(node.path, found, None, "features.")
+    return {name: features.integers(name) for name in found}

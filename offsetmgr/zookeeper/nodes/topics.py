@@ -1,0 +1,148 @@
+"""Topics and their partitions: ``/brokers/topics`` and the notices that brokers send each other about them.
+
+The controller keeps these nodes; all of them are persistent but those of 0.7.
+Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData since; kafka.server.KafkaZooKeeper of 0.7.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from offsetmgr.model import TopicPartition
+from offsetmgr.zookeeper.nodes.admin import PartitionList
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, small_number, unreadable
+
+TOPIC_VERSIONS: Final = (1, 2, 3)
+NO_LEADER: Final = -1
+LEADER_DURING_DELETE: Final = -2
+"""kafka.api.LeaderAndIsr: written while the partition's topic is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """``/brokers/topics/TOPIC``: which brokers are to hold each partition.
+
+    These are the assigned replicas, the preferred leader first; which of them are in sync is in the partition's state.
+    """
+
+    replicas: Mapping[int, tuple[int, ...]]
+    adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Replicas that a reassignment under way adds (version 2 and later, KIP-455)."""
+    removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    topic_id: str | None = None
+    """Version 3 and later (KIP-516)."""
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.replicas)} partition{'' if len(self.replicas) == 1 else 's'}:"]
+        parts += [f"{partition}={_joined(brokers)}" for partition, brokers in self.replicas.items()]
+        for what, changes in (("adding", self.adding), ("removing", self.removing)):
+            if changes:
+                parts += [f"{what}:", *(f"{partition}={_joined(brokers)}" for partition, brokers in changes.items())]
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """``/brokers/topics/TOPIC/partitions/N/state``: who leads a partition, and which replicas are in sync."""
+
+    leader: int | None
+    """None while there is none."""
+    leader_epoch: int
+    """How many times a leader has been elected."""
+    isr: tuple[int, ...]
+    controller_epoch: int
+    """Epoch of the controller that wrote this."""
+    being_deleted: bool = False
+    recovering: bool = False
+    """The leader was elected uncleanly and has not recovered yet (KIP-704)."""
+
+    def __str__(self) -> str:
+        leader = "no leader" if self.leader is None else f"leader {self.leader}"
+        more = ", being deleted" * self.being_deleted + ", recovering" * self.recovering
+        return f"{leader} (epoch {self.leader_epoch}), in sync {_joined(self.isr) or 'none'}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirEvent:
+    """``/log_dir_event_notification/log_dir_event_N``: a broker lost a log directory (KIP-112)."""
+
+    broker: int
+    event: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker}: event {self.event}"
+
+
+def parse_topic(path: str, data: bytes, notes: Notes | None = None) -> TopicAssignment:
+    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    node = Fields.of(path, data, notes)
+    node.version(TOPIC_VERSIONS)
+    if "partitions" not in node:
+        raise unreadable(path, "has no 'partitions'")
+    assignment = TopicAssignment(
+        node.ids_by_partition("partitions"),
+        _present(node.ids_by_partition("adding_replicas")),
+        _present(node.ids_by_partition("removing_replicas")),
+        node.optional_text("topic_id"),
+    )
+    node.close()
+    return assignment
+
+
+def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) -> PartitionState:
+    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    node = Fields.of(path, data, notes)
+    node.version((1,))
+    leader = node.integer("leader", LEADER_DURING_DELETE)
+    state = PartitionState(
+        leader if leader >= 0 else None,
+        node.integer("leader_epoch"),
+        node.ids("isr"),
+        node.integer("controller_epoch"),
+        leader == LEADER_DURING_DELETE,
+        node.optional_integer("leader_recovery_state", 0, 1) == 1,
+    )
+    node.close()
+    return state
+
+
+def parse_partition_count(path: str, data: bytes) -> int:
+    """``/brokers/topics/TOPIC/BROKER`` of 0.7: how many partitions of the topic this broker has.
+
+    Raises `Unreadable`, which names ``path``.
+    """
+    return small_number(path, data, "a number of partitions")
+
+
+def parse_isr_change(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
+    """``/isr_change_notification/isr_change_N``: partitions whose in-sync replicas changed.
+
+    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    """
+    node = Fields.of(path, data, notes)
+    node.version((1,))
+    changed = []
+    for one in node.objects("partitions"):
+        changed.append(TopicPartition(one.text("topic"), one.integer("partition")))
+        one.close()
+    node.close()
+    return PartitionList(tuple(changed))
+
+
+def parse_log_dir_event(path: str, data: bytes, notes: Notes | None = None) -> LogDirEvent:
+    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    node = Fields.of(path, data, notes)
+    node.version((1,))
+    event = LogDirEvent(node.integer("broker"), node.integer("event"))
+    node.close()
+    return event
+
+
+def _present(lists: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
+    return {partition: brokers for partition, brokers in lists.items() if brokers}
+
+
+def _joined(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))
