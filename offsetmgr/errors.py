@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from offsetmgr.model import TopicPartition
+    from offsetmgr.model import LogRange, TopicPartition
 
 
 class OffsetMgrError(Exception):
@@ -49,6 +49,10 @@ class ConfigError(UsageError):
 
 class InvalidUri(UsageError):
     """A store URI that cannot be understood."""
+
+
+class InvalidPattern(UsageError):
+    """A topic pattern that Java refuses, so no old consumer could have subscribed with it."""
 
 
 class UnsupportedOperation(OffsetMgrError):
@@ -140,6 +144,20 @@ class UnknownTopicOrPartition(OffsetMgrError):
 
     code = 3
     name = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class OffsetOutOfRange(OffsetMgrError):
+    """The offset lies outside the partition's log (OFFSET_OUT_OF_RANGE).
+
+    ``log_range`` is what the log held when that was found, None where it could not be asked.
+    """
+
+    code = 1
+    name = "OFFSET_OUT_OF_RANGE"
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, log_range: LogRange | None = None) -> None:
+        super().__init__(what, why, hint)
+        self.log_range = log_range
 
 
 class OffsetMetadataTooLarge(OffsetMgrError):
@@ -283,6 +301,11 @@ class JournalError(OffsetMgrError):
 
 class GateRefused(OffsetMgrError):
     """A phase change is refused because the evidence is missing or speaks against it (rule 11)."""
+
+
+class AdminRefused(OffsetMgrError):
+    """An admin action is refused before anything is written: the cluster's controller would not carry it out, or never
+    end it."""
 
 
 class SandboxError(OffsetMgrError):

@@ -18,6 +18,7 @@ from offsetmgr.errors import (
     NotCoordinator,
     OffsetMetadataTooLarge,
     OffsetMgrError,
+    OffsetOutOfRange,
     ServerError,
     TakenOver,
     TimedOut,
@@ -35,7 +36,14 @@ class UnstableOffset(ServerError):
     retriable = True
 
 
+class PartitionUnavailable(ServerError):
+    """The broker asked does not lead the partition, or nobody does at this moment: its leader is to be found anew."""
+
+    retriable = True
+
+
 _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
+    1: OffsetOutOfRange,
     3: UnknownTopicOrPartition,
     7: TimedOut,
     12: OffsetMetadataTooLarge,
@@ -62,10 +70,12 @@ _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
 _REASONS: Final[dict[int, tuple[str, str]]] = {
     -1: ("UNKNOWN_SERVER_ERROR", "the broker met an error that it does not explain; its log does"),
     1: ("OFFSET_OUT_OF_RANGE", "the offset is outside the log"),
+    2: ("CORRUPT_MESSAGE", "the log holds a message whose checksum is wrong"),
     3: ("UNKNOWN_TOPIC_OR_PARTITION", "the broker knows no such topic or partition"),
     5: ("LEADER_NOT_AVAILABLE", "the partition has no leader right now"),
     6: ("NOT_LEADER_OR_FOLLOWER", "another broker leads the partition"),
     7: ("REQUEST_TIMED_OUT", "the broker could not finish the request in time"),
+    9: ("REPLICA_NOT_AVAILABLE", "the broker has no replica of the partition yet"),
     12: ("OFFSET_METADATA_TOO_LARGE", "the metadata is longer than the broker's offset.metadata.max.bytes"),
     13: ("NETWORK_EXCEPTION", "the broker disconnected"),
     14: ("COORDINATOR_LOAD_IN_PROGRESS", "the coordinator still loads its groups"),
@@ -92,11 +102,13 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     38: ("INVALID_REPLICATION_FACTOR", "there are fewer brokers than replicas asked for"),
     44: ("POLICY_VIOLATION", "the brokers' create.topic.policy forbids it"),
     53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "not allowed for this transactional id"),
+    56: ("KAFKA_STORAGE_ERROR", "the broker cannot use the disk that the partition is on"),
     58: ("SASL_AUTHENTICATION_FAILED", "the broker refused the credentials"),
     68: ("NON_EMPTY_GROUP", "the group has members"),
     69: ("GROUP_ID_NOT_FOUND", "the coordinator knows no such group"),
     74: ("FENCED_LEADER_EPOCH", "the partition's leader has changed meanwhile"),
     75: ("UNKNOWN_LEADER_EPOCH", "the partition's leader has changed, and this broker does not know yet"),
+    78: ("OFFSET_NOT_AVAILABLE", "a new leader does not know its high watermark yet"),
     81: ("GROUP_MAX_SIZE_REACHED", "the group is full"),
     82: ("FENCED_INSTANCE_ID", "another process has taken over our place in the group"),
     86: ("GROUP_SUBSCRIBED_TO_TOPIC", "a member of the group subscribes to the topic"),
@@ -106,6 +118,9 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
 
 RETRIABLE: Final = frozenset({7, 14, 15, 16})
 """Codes of a commit after which the very same request may succeed a moment later."""
+
+LEADER_UNKNOWN: Final = frozenset({5, 6, 9, 13, 56, 74, 75, 78})
+"""Codes of one partition after which its leader is looked up again."""
 
 NOT_A_MEMBER: Final = frozenset({22, 25, 27, 113})
 """What a coordinator answers to a commit by a client that is no member of a group with members."""
@@ -123,4 +138,7 @@ def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> Of
     if detail:
         why = f"{why}: {detail}"
     known = _CLASSES.get(code)
-    return ServerError(what, why, hint, wire_code=code) if known is None else known(what, why, hint)
+    if known is not None:
+        return known(what, why, hint)
+    kind = PartitionUnavailable if code in LEADER_UNKNOWN else ServerError
+    return kind(what, why, hint, wire_code=code)

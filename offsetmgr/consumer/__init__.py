@@ -1,0 +1,32 @@
+"""Consumers that Python did not have: each name is imported when it is first used.
+
+`SimpleConsumer` reads where it is told and commits when told to; Kafka's protocol through `offsetmgr.wire`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from offsetmgr.consumer.simple import Fetched as Fetched
+    from offsetmgr.consumer.simple import SimpleConsumer as SimpleConsumer
+    from offsetmgr.segments.batches import Record as Record
+    from offsetmgr.wire.fetching import EARLIEST as EARLIEST
+    from offsetmgr.wire.fetching import LATEST as LATEST
+
+_HOME: Final = {
+    "EARLIEST": "offsetmgr.wire.fetching",
+    "Fetched": "offsetmgr.consumer.simple",
+    "LATEST": "offsetmgr.wire.fetching",
+    "Record": "offsetmgr.segments.batches",
+    "SimpleConsumer": "offsetmgr.consumer.simple",
+}
+
+__all__ = ["EARLIEST", "LATEST", "Fetched", "Record", "SimpleConsumer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

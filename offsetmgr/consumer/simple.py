@@ -1,0 +1,268 @@
+"""`SimpleConsumer`: reads logs from where it is told, keeps nothing, and commits for a group only when told to.
+
+After Kafka's own (kafka.javaapi.consumer.SimpleConsumer, to 0.10.2), with three differences.  It is given any brokers
+of the cluster and finds the leaders of partitions itself, again and again where they move.  Of a compressed batch it
+gives out the messages from the asked offset on; Java's left it to the caller to skip those before.  And a partition
+whose first batch is larger than the caller's limit is never answered with nothing.
+
+It speaks Kafka's protocol through `offsetmgr.wire` and not through librdkafka, because a fetch here is one request with
+one answer: librdkafka reads ahead in the background from positions that it keeps, and tells neither where an answer
+began nor the high watermark that came with it.  Every checksum is verified, in all three message formats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.consumer.simple_offsets import OffsetManagers
+from offsetmgr.consumer.simple_reading import LogReader, OutOfRange, Read
+from offsetmgr.errors import OffsetMgrError, PartialFailure, UnknownVersion, Unreadable, UsageError
+from offsetmgr.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.segments.batches import Record, batches
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.fetching import NEEDED_TO_READ, Limits
+from offsetmgr.wire.runner import Runner
+from offsetmgr.wire.security import Security
+
+T = TypeVar("T")
+
+_OUT_OF_RANGE: Final = ("raise", "earliest", "latest")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch found in one partition.
+
+    ``records`` begin at the offset asked for, or at the next that exists (compaction and transactions leave gaps).
+    ``fetch_offset`` is that offset, or where the log was read instead because it was out of range. ``next_offset`` is
+    where the next fetch goes on; it is ``fetch_offset`` where there was nothing yet. ``high_watermark`` is the end of
+    what consumers can see, when the leader answered. ``log_start_offset`` is None where it did not say.
+    """
+
+    records: tuple[Record, ...]
+    fetch_offset: int
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int | None
+
+
+class SimpleConsumer:
+    """A consumer without a group, and without a position. Construction does no I/O; threads may share it.
+
+    ``bootstrap_servers`` are brokers from Kafka 3.0 on. ``offset_managers`` are asked for the coordinators of groups:
+    by default the brokers themselves, else offset managers (``manager serve``). ``out_of_range`` says what becomes of
+    a fetch outside the log: ``raise`` (the default), or reading on from the ``earliest`` or ``latest`` offset.
+    ``timeout_ms`` of ``config`` bounds each call, the time that a fetch waits on purpose not counted: within it,
+    retriable errors are met with a pause and another attempt.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        offset_managers: str | None = None,
+        out_of_range: OutOfRange = "raise",
+        client_id: str | None = None,
+        config: ConnectionConfig | None = None,
+    ) -> None:
+        """Raises `UsageError`, `ConfigError`, `UnsupportedOperation` for settings that make no sense."""
+        self._out_of_range: OutOfRange = _checked(out_of_range)
+        self._config = config or ConnectionConfig()
+        kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
+        security = Security.of(kafka)
+        self._client = Client(bootstrap_servers, security, NEEDED_TO_READ)
+        self._logs = LogReader(self._client)
+        self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
+        self._runner = Runner()
+        self._closing = threading.Lock()
+        self._closed = False
+
+    # --- logs -------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        max_bytes: int = 1024 * 1024,
+        min_bytes: int = 0,
+        max_wait_ms: int = 0,
+        out_of_range: OutOfRange | None = None,
+    ) -> Mapping[TopicPartition, Fetched]:
+        """The messages of these partitions from these offsets on, each partition asked of its leader.
+
+        ``max_bytes`` bounds what is read of each partition's log; a first batch that is larger comes whole. A leader
+        waits up to ``max_wait_ms`` until it has ``min_bytes``. ``out_of_range`` overrides the consumer's own. Messages
+        of transactions that have not ended, or were aborted, are among them, as in all consumers before 0.11.
+
+        Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
+        `Unreadable` (a batch at the very offset is damaged) and others; where several partitions were asked for and
+        some of them failed, `PartialFailure` with the answers of the rest.
+        """
+        if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
+            raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
+        limits = Limits(max_bytes, min_bytes, max_wait_ms)
+        policy = self._out_of_range if out_of_range is None else _checked(out_of_range)
+        if not offsets:
+            return {}
+        found = self._run(lambda deadline: self._logs.fetch(dict(offsets), limits, policy, deadline), max_wait_ms)
+        return _all(f"fetch of {len(offsets)} partitions", {tp: _decoded(read) for tp, read in found.items()})
+
+    def get_offsets_before(
+        self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
+    ) -> Mapping[TopicPartition, tuple[int, ...]]:
+        """Offsets from which all that came after ``time`` (milliseconds since 1970) can be read, descending, at most
+        ``max_offsets`` of each partition.
+
+        They are where segments begin that were last written at or before that time, and the log's end if the time is
+        not in the past: Kafka 0.10.2's answer, as coarse as the segments. `LATEST` (-1) is a time after everything,
+        `EARLIEST` (-2) one before everything but the log's first offset. Empty where every segment is younger.
+
+        Brokers from 4.0 on do not list segments any more: of them only one offset can be had, the latest or the
+        earliest; all else raises `UnsupportedOperation`. Otherwise raises as `fetch`.
+        """
+        if max_offsets < 1:
+            raise UsageError("offsets before a time", "at least one must be asked for")
+        times = dict.fromkeys(partitions, time)
+        if not times:
+            return {}
+        found = self._run(lambda deadline: self._logs.offsets_before(times, max_offsets, deadline))
+        return _all(
+            f"offsets of {len(times)} partitions before a time",
+            {tp: tuple(got) if isinstance(got, list) else got for tp, got in found.items()},
+        )
+
+    # --- committed offsets ------------------------------------------------------------------------
+
+    def find_coordinator(self, group: str) -> Address:
+        """The broker or offset manager that keeps the group's offsets at this moment.
+
+        Raises `CoordinatorNotAvailable`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
+        """
+        return self._run(lambda deadline: self._offset_managers.find(group, deadline))
+
+    def fetch_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        coordinator: Address | str | None = None,
+    ) -> Mapping[TopicPartition, Offset]:
+        """What the group has committed: for each of ``partitions`` `Committed` or `Absent`, for None all there is.
+
+        It is read from the group's coordinator, wherever that is, or from the ``coordinator`` named (``host:port``) and
+        from nobody else. One that loads, or is not the coordinator now, is asked again until the time-out.
+
+        Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
+        `PartialFailure` where some partitions could not be read.
+        """
+        asked = None if partitions is None else list(dict.fromkeys(partitions))
+        if asked is not None and not asked:
+            return {}
+        at = _address(coordinator)
+        found = self._run(lambda deadline: self._offset_managers.fetch(group, asked, at, deadline))
+        offsets: dict[TopicPartition, Offset] = dict(found.offsets)
+        if asked is not None:
+            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
+        if found.errors:
+            raise PartialFailure(f"offsets of group {group}", successes=offsets, failures=found.errors)
+        return offsets
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        coordinator: Address | str | None = None,
+    ) -> None:
+        """Commits the next offsets to consume, to the group's coordinator, or to the ``coordinator`` named and nobody
+        else. As among all consumers the last commit wins, also a lower one.
+
+        Raises what `fetch_offsets` raises, and `GroupActive` where the group has members: they commit for themselves.
+        After `TimedOut` and `Unreachable` the commit may have been taken.
+        """
+        if not offsets:
+            return
+        at = _address(coordinator)
+        outcomes = self._run(lambda deadline: self._offset_managers.commit(group, dict(offsets), at, deadline))
+        failures = {tp: error for tp, error in outcomes.items() if error is not None}
+        if failures:
+            done = {tp: offsets[tp] for tp in outcomes.keys() - failures.keys()}
+            raise PartialFailure(f"commit of group {group}", successes=done, failures=failures)
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Hangs up. Calls in flight fail."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._runner.run(self._hang_up())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _hang_up(self) -> None:
+        await asyncio.gather(self._client.close(), self._offset_managers.close())
+
+    def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
+        """Waits for a call in the loop, which is given its deadline."""
+        if self._closed:
+            raise UsageError("this consumer", "it is closed")
+        seconds = (self._config.timeout_ms + wait_ms) / 1000
+
+        async def within() -> T:
+            return await call(asyncio.get_running_loop().time() + seconds)
+
+        return self._runner.run(within())
+
+
+def _decoded(read: Read | OffsetMgrError) -> Fetched | OffsetMgrError:
+    """A slice's records from the offset on. What lies before a damaged batch is given out; the fetch that begins at the
+    damaged one fails."""
+    if isinstance(read, OffsetMgrError):
+        return read
+    records: list[Record] = []
+    following = read.offset
+    try:
+        for batch in batches(read.slice.data):
+            records += (record for record in batch.records if record.offset >= read.offset)
+            following = max(following, batch.last_offset + 1)
+    except (Unreadable, UnknownVersion) as error:
+        if following == read.offset:
+            return error
+    return Fetched(tuple(records), read.offset, following, read.slice.high_watermark, read.slice.log_start_offset)
+
+
+def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
+    """The outcomes, if no partition failed. Raises the error of the only one, else `PartialFailure`."""
+    failures = {tp: got for tp, got in outcomes.items() if isinstance(got, OffsetMgrError)}
+    successes = {tp: got for tp, got in outcomes.items() if not isinstance(got, OffsetMgrError)}
+    if failures:
+        if len(outcomes) == 1:
+            raise next(iter(failures.values()))
+        raise PartialFailure(what, successes=successes, failures=failures)
+    return successes
+
+
+def _checked(policy: Any) -> OutOfRange:
+    if policy not in _OUT_OF_RANGE:
+        raise UsageError(f"out_of_range={policy!r}", f"must be one of {', '.join(_OUT_OF_RANGE)}")
+    return policy  # type: ignore[no-any-return]
+
+
+def _address(coordinator: Address | str | None) -> Address | None:
+    return Address.parse(coordinator) if isinstance(coordinator, str) else coordinator

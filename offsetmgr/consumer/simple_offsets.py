@@ -1,0 +1,65 @@
+"""What `SimpleConsumer` does with committed offsets: asyncio, in the thread of its connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from offsetmgr.errors import GroupActive, OffsetMgrError
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.wire.client import Client, NotAMember
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.fixed import FixedCoordinator
+from offsetmgr.wire.requests import NEEDED_OF_MANAGERS, FetchedGroup
+from offsetmgr.wire.security import Security
+
+
+class OffsetManagers:
+    """The coordinators of groups: those that ``bootstrap`` tells of, or one that the caller names.
+
+    ``bootstrap`` are brokers, or offset managers. Use it within one event loop.
+    """
+
+    def __init__(self, bootstrap: str, security: Security) -> None:
+        self._security = security
+        self._finding = Client(bootstrap, security, NEEDED_OF_MANAGERS)
+        self._fixed: dict[Address, FixedCoordinator] = {}
+
+    async def find(self, group: str, deadline: float) -> Address:
+        """Raises `CoordinatorNotAvailable` and others."""
+        return await self._finding.coordinator(group, deadline)
+
+    async def fetch(
+        self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
+    ) -> FetchedGroup:
+        """Raises `OffsetMgrError` where the whole group could not be read."""
+        found = (await self._client(coordinator).fetch({group: partitions}, deadline))[group]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        coordinator: Address | None,
+        deadline: float,
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Each partition's error, or None. Raises `GroupActive` where the group's members commit for themselves, and
+        `OffsetMgrError` where nothing could be committed."""
+        try:
+            return await self._client(coordinator).commit(group, offsets, deadline)
+        except NotAMember as error:
+            hint = "a group with members takes commits of theirs only: stop them first"
+            raise GroupActive(error.what, error.why, hint) from None
+
+    async def close(self) -> None:
+        """Hangs up everywhere."""
+        await asyncio.gather(self._finding.close(), *(client.close() for client in self._fixed.values()))
+
+    def _client(self, coordinator: Address | None) -> Client:
+        if coordinator is None:
+            return self._finding
+        if coordinator not in self._fixed:
+            self._fixed[coordinator] = FixedCoordinator(coordinator, self._security)
+        return self._fixed[coordinator]
