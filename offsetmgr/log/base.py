@@ -110,6 +110,12 @@ class SlotWriter(Protocol):
         """
         ...
 
+    @property
+    def rested_at(self) -> float:
+        """The moment (of `time.monotonic`) from which the next append is likely to be taken up at once; an earlier one
+        is no error, but may take longer than waiting would have."""
+        ...
+
     def close(self) -> None:
         """Gives up the writer (not the slot), at once; never raises."""
         ...

@@ -300,6 +300,10 @@ class MemoryWriter:
             self._used_up = error
             raise
 
+    @property
+    def rested_at(self) -> float:
+        return 0.0
+
     def close(self) -> None:
         """See `SlotWriter.close`. An unfinished append stays unfinished, until the next claim."""
         self._used_up = self._used_up or LogClosed("append", "the writer was closed")

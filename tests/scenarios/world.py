@@ -102,5 +102,9 @@ class FatefulWriter:
             raise Fenced("append", fate.value)
         return last
 
+    @property
+    def rested_at(self) -> float:
+        return self._inner.rested_at
+
     def close(self) -> None:
         self._inner.close()

@@ -30,6 +30,7 @@ from offsetmgr.cluster.kafka import error_of
 from offsetmgr.errors import CoordinatorNotAvailable, OffsetMgrError, TimedOut
 from offsetmgr.log.base import Fenced, LogClosed, NotWritten, OutcomeUnknown, TooLarge
 from offsetmgr.log.kafka.ends import KnownEnds
+from offsetmgr.log.kafka.pace import Pace
 from offsetmgr.log.kafka.settings import SILENT
 from offsetmgr.records.base import Record
 
@@ -67,6 +68,8 @@ class KafkaSlotWriter:
         self._connection_error: ck.KafkaError | None = None
         self._producer: ck.Producer | None = self._connect()
         self._claimed = False
+        self._pace = Pace()
+        self._ended = 0.0
         self._used_up: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:
@@ -87,13 +90,21 @@ class KafkaSlotWriter:
         if not self._claimed:
             raise ValueError("append before claim")
         deadline = time.monotonic() + timeout
+        began = time.monotonic()
         offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _LONGEST_ABORT))
+        self._pace.confirmed(time.monotonic() - began)
         self._commit(deadline)
+        self._ended = time.monotonic()
         if len(offsets) != len(batches):
             # Written, but the broker recognised a repetition of what it had already and did not say where that is.
             self._give_up(OutcomeUnknown(self._what, "written, at offsets that the broker did not tell"))
         self._ends.raise_to(offsets)
         return offsets
+
+    @property
+    def rested_at(self) -> float:
+        """See `SlotWriter.rested_at`, and `Pace`."""
+        return self._ended + self._pace.rest
 
     def close(self) -> None:
         """See `SlotWriter.close`. An unfinished transaction is left to the next claim."""

@@ -252,10 +252,13 @@ class SlotThread:
                 raise fenced
 
     def _next_batches(self) -> Sequence[Batch]:
-        """Waits for a batch, and takes those that are there too, up to the limits; nothing: it is to stop."""
+        """Waits for a batch and until the log takes it up, and takes those that are there too by then, up to the
+        limits; nothing: it is to stop."""
         first = self._queue.get()
         if first is None:
             return ()
+        if self._writer is not None and (rest := self._writer.rested_at - time.monotonic()) > 0:
+            time.sleep(rest)
         batches, records, size = [first], first.count, first.bytes
         while records < self._config.transaction_records and size < self._config.transaction_bytes:
             try:

@@ -1,0 +1,108 @@
+"""The rest between two transactions of a slot: how long it is, and what it is good for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from offsetmgr.log.kafka.pace import LONGEST, REFUSED, Pace
+from offsetmgr.log.memory import MemoryLog
+from offsetmgr.manager.requests import CommitRequest
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import Record
+
+
+def test_a_refusal_makes_the_rest_longer_at_once_and_every_other_transaction_a_little_shorter() -> None:
+    pace = Pace()
+    first = pace.rest
+    pace.confirmed(REFUSED)
+    longer = pace.rest
+    pace.confirmed(0.003)
+    assert first < pace.rest < longer
+    assert longer - first > 100 * (longer - pace.rest), "many in a row must go well before it is as short as it was"
+
+
+def test_the_rest_has_a_bound_and_ends_where_the_broker_needs_none() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace.confirmed(0.030)
+    assert pace.rest == LONGEST
+    for _ in range(5_000):
+        pace.confirmed(0.001)
+    assert pace.rest == 0.0
+
+
+@pytest.mark.parametrize("needed", [0.0005, 0.002, 0.004])
+def test_few_transactions_are_refused_whatever_time_the_broker_needs(needed: float) -> None:
+    pace = Pace()
+    refused = 0
+    for _ in range(10_000):
+        late = pace.rest < needed
+        refused += late
+        pace.confirmed(0.022 if late else 0.002)
+    assert refused <= 50
+    assert pace.rest <= needed + 0.001
+
+
+class RestingLog(MemoryLog):
+    """Its writers want a rest after every append, until ``awake``, and tell the sizes of their appends."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.appends: list[int] = []
+
+    def writer(self, slot: int) -> Any:
+        inner, log = super().writer(slot), self
+
+        class Resting:
+            claim, close = inner.claim, inner.close
+            rested_at = 0.0
+
+            def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+                log.appends.append(sum(map(len, batches.values())))
+                self.rested_at = time.monotonic() + 0.2
+                return inner.append(batches, timeout)
+
+        return Resting()
+
+
+def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
+    log = RestingLog()
+
+    def commit(group: str) -> CommitRequest:
+        return CommitRequest(group, [("t", [(0, 1, -1, "")])])
+
+    async def work() -> None:
+        runtime = ManagerRuntime(log, AvroFormat(), Always(), ManagerConfig())
+        await runtime.start()
+        try:
+            for slot in range(runtime.slots):
+                runtime.take(slot)
+            async with asyncio.timeout(10):
+                while any(s.state != "active" for s in runtime.status()):
+                    await asyncio.sleep(0.001)
+            await runtime.commit(commit("a"))
+            answers = [runtime.commit(commit("b"))]
+            await asyncio.sleep(0)  # it is on its way to the slot's thread, which rests
+            answers += [runtime.commit(commit(group)) for group in ("c", "d")]
+            await asyncio.gather(*answers)
+        finally:
+            await runtime.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert log.appends == [1, 3]
+
+
+class Always:
+    """An `Ownership` that is never lost."""
+
+    def valid(self) -> bool:
+        return True
+
+    def lost(self, slot: int, why: str) -> None:
+        raise AssertionError(f"slot {slot} was lost: {why}")
