@@ -22,6 +22,7 @@ from offsetmgr.errors import (
     NotCoordinator,
     OffsetMetadataTooLarge,
     OffsetMgrError,
+    OffsetOutOfRange,
     ServerError,
     TimedOut,
     TopicNotAuthorized,
@@ -42,6 +43,7 @@ from offsetmgr.manager.requests import (
 )
 from offsetmgr.wire.errors import UnstableOffset
 
+OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 UNSUPPORTED_VERSION: Final = 35
 INVALID_REQUEST: Final = 42
@@ -62,6 +64,7 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     TopicNotAuthorized: TOPIC_AUTHORIZATION_FAILED,
     UnknownTopicOrPartition: UNKNOWN_TOPIC_OR_PARTITION,
     OffsetMetadataTooLarge: OFFSET_METADATA_TOO_LARGE,
+    OffsetOutOfRange: OFFSET_OUT_OF_RANGE,
     GroupActive: UNKNOWN_MEMBER_ID,
     GroupNotFound: GROUP_ID_NOT_FOUND,
     UnsupportedOperation: UNSUPPORTED_VERSION,

@@ -16,6 +16,7 @@ EXPECTED = {
     "UsageError": 42,
     "ConfigError": 42,
     "InvalidUri": 42,
+    "InvalidPattern": 42,
     "UnsupportedOperation": 35,
     "Unreachable": 15,
     "TimedOut": 15,
@@ -28,6 +29,7 @@ EXPECTED = {
     "NotCoordinator": 15,
     "UnknownTopicOrPartition": 3,
     "OffsetMetadataTooLarge": 12,
+    "OffsetOutOfRange": 1,
     "GroupNotFound": 69,
     "GroupActive": 25,
     "LockLost": 15,
@@ -42,6 +44,7 @@ EXPECTED = {
     "PlanError": -1,
     "JournalError": -1,
     "GateRefused": -1,
+    "AdminRefused": -1,
     "SandboxError": -1,
 }
 
