@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.embedded.assembly import Assembly, Settings
+from offsetmgr.embedded.assembly import Assembly
 from offsetmgr.embedded.requests import Requests
 from offsetmgr.errors import NotCoordinator
 from offsetmgr.log.topic import DEFAULT_PARTITIONS, DEFAULT_TOPIC
 from offsetmgr.manager.runtime import ManagerConfig, ShardStatus
+from offsetmgr.managing import Settings
 from offsetmgr.model import Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.wire.runner import Runner
 
@@ -56,12 +57,13 @@ class OffsetManager:
             Settings(
                 bootstrap,
                 config or ConnectionConfig(),
-                topic,
-                partitions,
-                record_format,
-                how,
-                timeout,
-            )
+                topic=topic,
+                partitions=partitions,
+                record_format=record_format,
+                manager=how,
+                timeout=timeout,
+            ),
+            timeout,
         )
         self._runner = Runner()
         self._running = False

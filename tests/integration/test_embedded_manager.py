@@ -11,6 +11,7 @@ import pytest
 
 from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
+from offsetmgr.records.base import OtherFormat
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
@@ -105,6 +106,20 @@ def _owners(first: OffsetManager, second: OffsetManager, groups: list[str]) -> t
                 continue
             found.append(group)
     return answered
+
+
+def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_written(
+    kafka: KafkaBroker, unique: str
+) -> None:
+    with embedded(kafka, unique) as manager:
+        manager.commit("g", {A: OffsetAndMetadata(5)})
+    with (
+        pytest.raises(OtherFormat, match="holds records of the format avro, and kafka was asked for"),
+        OffsetManager(kafka.bootstrap, topic=unique, partitions=8, record_format="kafka"),
+    ):
+        pass
+    with embedded(kafka, unique) as manager:
+        assert manager.fetch("g") == {A: Committed(5)}
 
 
 def test_outside_of_its_context_it_says_so(kafka: KafkaBroker, unique: str) -> None:

@@ -132,7 +132,8 @@ def test_every_way_to_run_a_manager_keeps_offsets_equally_long_by_default() -> N
 
 
 def test_a_program_says_how_long_it_keeps_offsets() -> None:
-    kept = OffsetManager("b", retention_ms=60_000, manager=ManagerConfig(lag_interval=1.0))._assembly._settings.manager
+    manager = OffsetManager("b", retention_ms=60_000, manager=ManagerConfig(lag_interval=1.0))
+    kept = manager._assembly._managing.settings.manager
     assert (kept.limits.retention_ms, kept.lag_interval) == (60_000, 1.0)
 
 

@@ -9,9 +9,9 @@ import pytest
 from offsetmgr.errors import TimedOut, UnsupportedOperation
 from offsetmgr.log.memory import MemoryLog
 from offsetmgr.log.probe import check_format
+from offsetmgr.managing.topicwatch import TopicWatch
 from offsetmgr.records.base import OtherFormat, RecordFormat
 from offsetmgr.records.choose import record_format
-from offsetmgr.server.topicwatch import TopicWatch
 
 
 def log_with(form: RecordFormat) -> MemoryLog:

@@ -1,0 +1,34 @@
+"""`Settings`: what a member of the managers is told, once and for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.log.topic import DEFAULT_PARTITIONS, DEFAULT_TOPIC
+from offsetmgr.manager.ownership import REBALANCE, SESSION
+from offsetmgr.manager.runtime.config import ManagerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds. ``replication_factor`` and ``min_insync_replicas`` are for a topic that has to be made, see
+    `offsetmgr.log.topic.ensure_topic`. ``manager.members`` given means that it relays."""
+
+    bootstrap: str
+    connection: ConnectionConfig
+    topic: str = DEFAULT_TOPIC
+    partitions: int = DEFAULT_PARTITIONS
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+    record_format: str = "avro"
+    manager: ManagerConfig = field(default_factory=ManagerConfig)
+    session: float = SESSION
+    """Of the managers' group: so long after a manager died others have its slots."""
+    timeout: float = 30.0
+    """For each question to the brokers about the topic."""
+
+    @property
+    def rebalance(self) -> float:
+        """The rebalance time-out of the managers' group."""
+        return max(REBALANCE, 2 * self.session)
