@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Final
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure, UsageError
@@ -53,6 +54,16 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     _line(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
     _line("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
     return FAILED
+
+
+def told(errors: Iterable[OffsetMgrError]) -> int:
+    """Says errors that stand beside results, each once, with what can be done; gives the exit code that they mean."""
+    failed = list(errors)
+    for text in dict.fromkeys(_one_line(str(error)) for error in failed):
+        _line(f"error: {text}")
+    for hint in dict.fromkeys(_one_line(error.hint) for error in failed if error.hint):
+        _line(f"hint: {hint}")
+    return FAILED if failed else 0
 
 
 def _report_ours(error: OffsetMgrError) -> int:

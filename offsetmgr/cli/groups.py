@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -168,11 +168,7 @@ def describe(
             shown = write_rows(DESCRIBE, _partition_rows(found, errors, only_with_lag), output)
         if not shown and not errors:
             note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
-        for text in dict.fromkeys(" ".join(str(error).split()) for error in errors):
-            note(f"error: {text}")
-        for hint in dict.fromkeys(error.hint for error in errors if error.hint):
-            note(f"hint: {hint}")
-        return FAILED if errors else 0
+        return told(errors)
 
     if code := watching(once, watch, count):
         raise typer.Exit(code)
