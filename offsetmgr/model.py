@@ -2,12 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
+
+_BROKER_PARTITION: Final = re.compile("(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})")
+
+
+class BrokerPartition(int):
+    """A partition of Kafka 0.7, which belongs to one broker: ``<broker>-<partition>``. Its offsets are byte positions.
+
+    Stands where a partition's number stands, as a negative one that fits 32 bits: it equals no partition of later
+    versions, and whatever knows nothing of 0.7 refuses it. Sorts by broker, then partition. Why: ADR 6.
+    """
+
+    LARGEST_BROKER = 65_534
+    LARGEST_PARTITION = 32_767
+
+    def __new__(cls, broker: int, partition: int) -> Self:
+        """Raises `ValueError` for numbers beyond 65534 (broker) and 32767 (partition)."""
+        if not (0 <= broker <= cls.LARGEST_BROKER and 0 <= partition <= cls.LARGEST_PARTITION):
+            raise ValueError(f"{broker}-{partition}: brokers go up to 65534, partitions up to 32767")
+        return super().__new__(cls, (broker << 15 | partition) - 2**31)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
+        return type(self), (self.broker, self.partition)
+
+    @property
+    def broker(self) -> int:
+        return (self + 2**31) >> 15
+
+    @property
+    def partition(self) -> int:
+        """The partition's number on its broker."""
+        return (self + 2**31) & 0x7FFF
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """``1-0`` as written in nodes and on command lines; None where the text is no such thing."""
+        found = _BROKER_PARTITION.fullmatch(text)
+        if found is None or int(found[1]) > cls.LARGEST_BROKER or int(found[2]) > cls.LARGEST_PARTITION:
+            return None
+        return cls(int(found[1]), int(found[2]))
+
+    @classmethod
+    def of(cls, number: int) -> int:
+        """A partition's number as it was stored: the `BrokerPartition` that it stands for, or the number itself."""
+        code = number + 2**31
+        return cls(code >> 15, code & 0x7FFF) if 0 <= code < (cls.LARGEST_BROKER + 1) << 15 else number
+
+    def __str__(self) -> str:
+        return f"{self.broker}-{self.partition}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __repr__(self) -> str:
+        return f"BrokerPartition({self.broker}, {self.partition})"
 
 
 class TopicPartition(NamedTuple):
-    """A topic and the number of one of its partitions; sorts by topic, then number."""
+    """A topic and the number of one of its partitions; sorts by topic, then number.
+
+    In Kafka 0.7 the partition is a `BrokerPartition`.
+    """
 
     topic: str
     partition: int

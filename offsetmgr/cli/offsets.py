@@ -167,7 +167,8 @@ def get(
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
-    asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {})
+    held = store.capabilities.partitions
+    asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
     errors = _Errors()
     without = Uncommitted(store.uri, topics, errors)
 
@@ -183,7 +184,7 @@ def get(
             wanted = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
             if found.error is None:
                 without.look(found.group, [*wanted, *found.errors], named=found.group in named)
-            missing = asked if found.group in named else topics.numbered()
+            missing = asked if found.group in named else topics.numbered(held)
             missing = [tp for tp in missing if tp not in wanted and tp not in found.errors]
             for tp in sorted([*wanted, *missing]):
                 yield _cells(found.group, tp, wanted.get(tp, ABSENT))
@@ -216,7 +217,8 @@ def lag(
     cluster, store = connect.cluster("offsets lag"), connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
-    also = dict.fromkeys(named, topics.asked_for(_partition_counts(cluster, topics.named()) if named else {}))
+    counts = _partition_counts(cluster, topics.named()) if named else {}
+    also = dict.fromkeys(named, topics.asked_for(counts, store.capabilities.partitions))
     errors = _Errors()
     without = Uncommitted(store.uri, topics, errors)
 
@@ -283,7 +285,7 @@ def set_offsets(
     store = connect.store()
 
     def wanted(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        chosen = {*topics.numbered(), *(tp for tp in committed if topics.matches(tp))}
+        chosen = {*topics.numbered(store.capabilities.partitions), *(tp for tp in committed if topics.matches(tp))}
         if not chosen:
             raise GroupNotFound(
                 f"group {group!r}", "has no committed offsets in these topics", "name partitions, as in --topic t:0,1"

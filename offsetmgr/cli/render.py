@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from offsetmgr.cli.errors import Declined, Interrupted
 from offsetmgr.errors import UsageError
+from offsetmgr.model import BrokerPartition
 
 BATCH: Final = 4_000
 """Rows formatted together. A table's column widths come from its first batch."""
@@ -94,6 +95,8 @@ def _time_cell(value: int | None) -> str:
 
 
 def _json_value(value: Any) -> str:
+    if isinstance(value, BrokerPartition):
+        value = str(value)
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -31,7 +31,7 @@ from offsetmgr.formats.base import (
     WriteReport,
     refuse_unreadable,
 )
-from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.model import BrokerPartition, Committed, TopicPartition
 
 BLOCK_BYTES: Final = 64_000
 """Records are gathered into blocks of about this size before they are deflated; one block is decoded at a time."""
@@ -109,7 +109,9 @@ class AvroFormat:
     """The lossless format. ``codec`` and ``sync_marker`` are for making files that are the same byte for byte."""
 
     name = "avro"
-    carries: Carries = Carries(metadata=True, leader_epoch=True, commit_timestamp=True, header=True, errors=True)
+    carries: Carries = Carries(
+        metadata=True, leader_epoch=True, commit_timestamp=True, header=True, errors=True, broker_partitions=True
+    )
     what_is_lost = ""
 
     def __init__(self, group: str | None = None, *, codec: str = "deflate", sync_marker: bytes = b"") -> None:
@@ -204,6 +206,8 @@ class AvroReader:
         if len(offsets) != len(record["offsets"]) or any(c[0] < 0 for c in offsets.values()):
             why = f"group {record['group']!r} holds a partition twice, or a negative offset"
             raise MalformedData(self._what, why, "take the snapshot again")
+        if any(tp[1] < 0 for tp in offsets):
+            offsets = {TopicPartition(topic, BrokerPartition.of(p)): found for (topic, p), found in offsets.items()}
         if not record["errors"]:
             return GroupEntry(record["group"], offsets)
         return GroupEntry(record["group"], offsets, *_errors(record["errors"]))
@@ -321,7 +325,7 @@ def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, Offset
         if e["topic"] is None:
             whole = error
         else:
-            partitions[TopicPartition(e["topic"], e["partition"])] = error
+            partitions[TopicPartition(e["topic"], BrokerPartition.of(e["partition"]))] = error
     return partitions, whole
 
 

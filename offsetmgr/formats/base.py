@@ -86,6 +86,8 @@ class Carries:
     commit_timestamp: bool
     header: bool
     errors: bool
+    broker_partitions: bool = False
+    """Partitions of Kafka 0.7, whose offsets are byte positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,14 @@ class Lost:
 
 
 def refuse_unreadable(group: GroupLike, carries: Carries, keep_errors: bool) -> None:
-    """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (rule 1)."""
+    """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (rule 1); and
+    `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for offsets."""
+    if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
+        raise UnsupportedOperation(
+            "snapshot not written",
+            f"group {group.group} holds byte positions of Kafka 0.7 ({old}), which would look like offsets in this format",
+            "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
+        )
     first = group.error or next((error for _, error in sorted(group.errors.items())), None)
     if first is None or (keep_errors and carries.errors):
         return

@@ -16,7 +16,7 @@ from fastavro.write import Writer
 from offsetmgr.errors import MalformedData, OffsetMgrError
 from offsetmgr.formats.avro import BLOCK_BYTES, MAGIC, SCHEMA, AvroFormat, _Checksum, _record, _to_metadata
 from offsetmgr.formats.base import GroupEntry, SnapshotHeader
-from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.model import BrokerPartition, Committed, TopicPartition
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
     **SCHEMA,
@@ -105,12 +105,12 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
             if not isinstance(record, dict) or record["end"] is not None:
                 continue
             before = {
-                TopicPartition(o["topic"], o["partition"]): Committed(
+                TopicPartition(o["topic"], BrokerPartition.of(o["partition"])): Committed(
                     o["offset"], o["metadata"], o["leader_epoch"], o["commit_timestamp"]
                 )
                 for o in record["offsets"]
             }
-            left = {TopicPartition(e["topic"], e["partition"]): e["offset"] for e in record["left"]}
+            left = {TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["offset"] for e in record["left"]}
             yield GroupImages(record["group"], before, left)
     except OffsetMgrError:
         raise

@@ -1,13 +1,15 @@
 """The lines of Kafka's old ExportZkOffsets and ImportZkOffsets: ``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
 
 ImportZkOffsets (0.10.2) stops at the first empty line and says nothing; this reader goes on.  It splits at the first
-colon as well, so names with colons are refused on writing, although they could be read back here.
+colon as well, so names with colons are refused on writing, although they could be read back here. Kafka 0.7's tool
+wrote ``BROKER-PARTITION`` and byte positions.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import BinaryIO, Final
 
 from offsetmgr.errors import UsageError
@@ -24,19 +26,19 @@ from offsetmgr.formats.base import (
     refuse_unreadable,
 )
 from offsetmgr.formats.lines import LINES_CARRY, LineReader, NameCheck
+from offsetmgr.model import BrokerPartition
 
 _PLAIN: Final = re.compile(
     rb"()/consumers/([ -.0-~]+)/offsets/()([ -.0-~]+)/(0|[1-9][0-9]{0,8}):(0|[1-9][0-9]{0,17})\r?\n?"
 )
 _ANY: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]*):([^/:]*)")
-_BROKER_AND_PARTITION: Final = re.compile(r"[0-9]+-[0-9]+")
 
 
 class ZkExportFormat:
     """Lines of znode paths below the chroot."""
 
     name = "zk"
-    carries: Carries = LINES_CARRY
+    carries: Carries = replace(LINES_CARRY, broker_partitions=True)
     what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
@@ -74,6 +76,10 @@ class _Syntax:
         if not found:
             raise BadLine("not of the form /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET")
         group, topic, partition, offset = found.groups()
-        if _BROKER_AND_PARTITION.fullmatch(partition):
-            raise BadLine("BROKER-PARTITION of Kafka 0.7, whose offsets mean nothing to later brokers")
-        return group, topic, number(partition, MAX_PARTITION, "partition"), number(offset, MAX_OFFSET, "offset")
+        value = number(offset, MAX_OFFSET, "offset")
+        if "-" in partition[1:]:
+            of_broker = BrokerPartition.parse(partition)
+            if of_broker is None:
+                raise BadLine("BROKER-PARTITION of Kafka 0.7 goes up to 65534-32767, without leading zeros")
+            return group, topic, of_broker, value
+        return group, topic, number(partition, MAX_PARTITION, "partition"), value

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.model import ABSENT, Committed, LogRange, Offset, TopicPartition
+from offsetmgr.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
@@ -100,6 +100,8 @@ def _flush(
     for found in batch:
         for tp, committed in found.offsets.items():
             log = logs.get(tp)
+            if isinstance(tp.partition, BrokerPartition):
+                continue  # a byte position: no log of messages tells how far it is behind
             if (log is None or (isinstance(log, LogRange) and committed.offset > log.end)) and (
                 everything or topics.matches(tp)
             ):
@@ -147,7 +149,8 @@ def _row(
 ) -> LagRow:
     log = logs.get(tp)
     if log is None:
-        return LagRow(group, tp, committed, None, None, None)
+        note = "a byte position of Kafka 0.7" if isinstance(tp.partition, BrokerPartition) else ""
+        return LagRow(group, tp, committed, None, None, None, note)
     if isinstance(log, OffsetMgrError):
         return LagRow(group, tp, committed, None, None, None, "log unknown", log)
     behind = lag_of(committed.offset, log)

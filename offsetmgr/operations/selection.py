@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from offsetmgr.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.model import BrokerPartition, TopicPartition
+from offsetmgr.stores.base import GroupOffsets, OffsetStore, Partitions
 
 _GLOB: Final = frozenset("*?[")
 
@@ -31,10 +31,23 @@ def literal_of(pattern: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """One ``--topic``: a name or glob, and the partition numbers that are meant (None: all)."""
+    """One ``--topic``: a name or glob, and the partitions that are meant (None: all).
+
+    ``1-2`` means 1 and 2 in stores that number partitions, and partition 2 of broker 1 in those of Kafka 0.7.
+    """
 
     name: str
     partitions: frozenset[int] | None = None
+
+    def numbers(self) -> list[int]:
+        """The partitions that are meant, as later versions than 0.7 number them. Raises `UsageError` where only
+        partitions of 0.7 are."""
+        numbers = [number for number in self.partitions or () if not isinstance(number, BrokerPartition)]
+        if self.partitions and not numbers:
+            named = ",".join(map(str, sorted(self.partitions)))
+            why = f"{named} is no range, and BROKER-PARTITION only in stores of Kafka 0.7"
+            raise UsageError(f"topic {self.name}:{named}", why, "as in --topic orders:0,1,4-7")
+        return numbers
 
     def matches(self, tp: TopicPartition) -> bool:
         if self.partitions is not None and tp.partition not in self.partitions:
@@ -60,19 +73,24 @@ class TopicSelection:
         """Topics that are named exactly, so that all their partitions are meant, committed or not."""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
 
-    def numbered(self) -> list[TopicPartition]:
-        """Partitions that are named by topic and number, so that they are meant even where nothing is committed."""
+    def numbered(self, held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
+        """Partitions that are named by topic and number, so that they are meant even where nothing is committed; of
+        those that a store can hold."""
+        old = held is Partitions.OF_BROKERS
         return sorted(
             TopicPartition(p.name, number)
             for p in self.patterns
             if p.partitions is not None and not is_pattern(p.name)
-            for number in p.partitions
+            for number in (p.partitions if old else p.numbers())
+            if isinstance(number, BrokerPartition) is old
         )
 
-    def asked_for(self, counts: Mapping[str, int]) -> list[TopicPartition]:
+    def asked_for(self, counts: Mapping[str, int], held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
         """Partitions that are meant even where nothing is committed, sorted: those named by number, and all of the
         topics named in full. ``counts`` are the partition counts of these, as far as they are known."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
+        if held is Partitions.OF_BROKERS:
+            return self.numbered(held)
         return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
 
     def without(self, committed: Iterable[TopicPartition]) -> list[str]:
@@ -93,7 +111,7 @@ class TopicSelection:
             count = counts.get(pattern.name)
             if count is None:
                 raise UnknownTopicOrPartition(f"topic {pattern.name}", "does not exist in this Kafka cluster")
-            for number in sorted(pattern.partitions) if pattern.partitions is not None else range(count):
+            for number in sorted(pattern.numbers()) if pattern.partitions is not None else range(count):
                 if number >= count:
                     raise UnknownTopicOrPartition(
                         f"partition {number} of topic {pattern.name}", f"the topic has {count} partitions"
@@ -115,8 +133,16 @@ def _parse_topic(text: str) -> TopicPattern:
     chosen: set[int] = set()
     for part in numbers.split(","):
         first, dash, last = part.strip().partition("-")
+        if of_broker := BrokerPartition.parse(part.strip()):
+            chosen.add(of_broker)
+            if int(last) < int(first):
+                continue
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(f"topic {text!r}", f"{part!r} is not a partition number", "as in --topic orders:0,1,4-7")
+            raise UsageError(
+                f"topic {text!r}",
+                f"{part!r} is not a partition number",
+                "as in --topic orders:0,1,4-7 (0.7: 1-0)",
+            )
         if dash and int(last) - int(first) > 1_000_000:
             raise UsageError(f"topic {text!r}", f"{part!r} means more than a million partitions")
         chosen.update(range(int(first), int(last if dash else first) + 1))

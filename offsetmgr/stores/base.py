@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure
-from offsetmgr.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,20 @@ class StoreIdentity:
     how: str
 
 
+class Partitions(Enum):
+    """Which partitions a store can hold offsets of."""
+
+    NUMBERED = "numbered"
+    """Those of Kafka 0.8 and later."""
+    OF_BROKERS = "of-brokers"
+    """Those of Kafka 0.7 (`BrokerPartition`), whose offsets are byte positions."""
+    ALL = "all"
+
+    def holds(self, tp: TopicPartition) -> bool:
+        old = isinstance(tp.partition, BrokerPartition)
+        return self is Partitions.ALL or old is (self is Partitions.OF_BROKERS)
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a store can carry and promise; what it cannot is said before writing, never dropped in silence."""
@@ -46,6 +60,7 @@ class Capabilities:
     conditional: str
     """How writes are made conditional: ``version`` (compare-and-set per partition), ``group-lock``, ``file``,
     or ``none``."""
+    partitions: Partitions = Partitions.NUMBERED
 
 
 class Guard(Enum):

@@ -20,7 +20,7 @@ from offsetmgr.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -143,6 +143,12 @@ def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrErro
 
 def malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
     """What cannot even be said in a request."""
+    if isinstance(tp.partition, BrokerPartition):
+        return UsageError(
+            str(tp),
+            "is a byte position of Kafka 0.7, and no offset",
+            "see migrate plan --partition-map",
+        )
     if not 0 <= tp.partition < 2**31 or not _is_string(tp.topic):
         return UnknownTopicOrPartition(str(tp)[:300], "there can be no such topic or partition")
     if after is None:

@@ -40,6 +40,7 @@ from offsetmgr.stores.base import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
+    Partitions,
     StoreBase,
     StoreIdentity,
 )
@@ -128,7 +129,10 @@ class SnapshotStore(StoreBase):
     @property
     def capabilities(self) -> Capabilities:
         carries = self._form.carries
-        return Capabilities(carries.metadata, carries.leader_epoch, carries.commit_timestamp, conditional="file")
+        partitions = Partitions.ALL if carries.broker_partitions else Partitions.NUMBERED
+        return Capabilities(
+            carries.metadata, carries.leader_epoch, carries.commit_timestamp, conditional="file", partitions=partitions
+        )
 
     @property
     def header(self) -> SnapshotHeader | None:

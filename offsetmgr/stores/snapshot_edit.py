@@ -8,7 +8,7 @@ from typing import IO, Any, Final
 
 from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
 from offsetmgr.formats.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
-from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -47,6 +47,8 @@ class Decider:
         held: Offset = entry.offsets.get(tp, ABSENT)
         where = f"group {entry.group}, {tp}"
         error = _refusal(where, tp.partition, held, change)
+        if error is None and change.after is not None and not self._capabilities.partitions.holds(tp):
+            error = UsageError(where, "is a byte position of Kafka 0.7, which this format cannot tell from an offset")
         if error is None and change.after is not None:
             error = self._cannot_carry(entry.group, tp.topic)
         if error is not None:
@@ -84,7 +86,7 @@ def _refusal(where: str, partition: int, held: Offset, change: Change) -> Offset
     after = change.after
     if after is not None and not 0 <= after.offset <= MAX_OFFSET:
         return UsageError(where, f"{after.offset} is not an offset")
-    if after is not None and not 0 <= partition <= MAX_PARTITION:
+    if after is not None and not (0 <= partition <= MAX_PARTITION or isinstance(partition, BrokerPartition)):
         return UsageError(where, f"{partition} is not the number of a partition")
     if change.expected is not None:
         expected = change.expected.offset if isinstance(change.expected, Committed) else None

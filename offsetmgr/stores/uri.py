@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import InvalidUri, UnsupportedOperation
+from offsetmgr.errors import InvalidUri
 from offsetmgr.stores.base import OffsetStore
 
 EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:9192, dual:NAME, file:offsets.avro"
@@ -23,6 +23,7 @@ _OPTIONS: Final = {
     "file": {"format", "group"},
 }
 _LAYOUTS: Final = ("0.8", "0.7", "storm")
+_ROOT: Final = re.compile("(/(?!\\.{1,2}(/|$))[^/]+)+")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d+))?")
 
 
@@ -64,10 +65,21 @@ def parse_uri(uri: str) -> StoreUri:
         raise InvalidUri(f"store {shown!r}", f"{kind}: has no path, but {path!r} was given")
     if "//" in path:
         raise InvalidUri(f"store {shown!r}", f"the chroot {path!r} has an empty part")
-    layout = options.get("layout", "0.8")
-    if kind == "zookeeper" and layout not in _LAYOUTS:
-        raise InvalidUri(f"store {shown!r}", f"unknown layout {layout!r}", f"layouts: {', '.join(_LAYOUTS)}")
+    if kind == "zookeeper":
+        _check_layout(shown, options)
     return StoreUri(kind, address, path, options)
+
+
+def _check_layout(shown: str, options: dict[str, str]) -> None:
+    layout = options.get("layout", "0.8")
+    if layout not in _LAYOUTS:
+        raise InvalidUri(f"store {shown!r}", f"unknown layout {layout!r}", f"layouts: {', '.join(_LAYOUTS)}")
+    root = options.get("root", "")
+    if (layout == "storm") != bool(root):
+        why = "layout storm needs root=/PATH, the spouts' zkRoot" if not root else f"layout {layout} has no root"
+        raise InvalidUri(f"store {shown!r}", why, "as in zookeeper://h:2181?layout=storm&root=/kafkastorm")
+    if root and not _ROOT.fullmatch(root):
+        raise InvalidUri(f"store {shown!r}", f"root {root!r} is no absolute path", "as in root=/kafkastorm")
 
 
 def redact(uri: str) -> str:
@@ -118,12 +130,12 @@ def _check_hosts(shown: str, kind: str, address: str) -> None:
 def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
     """The store at ``uri``. Construction does no I/O; the store's first call connects.
 
-    Raises `InvalidUri` where the URI cannot be understood, `UnsupportedOperation` for a layout that is not built.
+    Raises `InvalidUri` where the URI cannot be understood.
     """
     config = ConnectionConfig() if config is None else config
     parsed = parse_uri(uri)
     if parsed.kind == "zookeeper":
-        return _open_zookeeper(uri, parsed, config)
+        return _open_zookeeper(parsed, config)
     if parsed.kind == "kafka":
         from offsetmgr.stores.kafka import KafkaStore
 
@@ -139,13 +151,11 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
     return _open_dual(uri, config)
 
 
-def _open_zookeeper(uri: str, parsed: StoreUri, config: ConnectionConfig) -> OffsetStore:
-    layout = parsed.options.get("layout", "0.8")
-    if layout != "0.8" or "root" in parsed.options:
-        raise UnsupportedOperation(f"store {uri!r}", f"layout {layout} cannot be read by this version")
+def _open_zookeeper(parsed: StoreUri, config: ConnectionConfig) -> OffsetStore:
     from offsetmgr.stores.zookeeper import ZookeeperStore
 
-    return ZookeeperStore(parsed.address + parsed.path, layout=layout, config=config)
+    layout, root = parsed.options.get("layout", "0.8"), parsed.options.get("root", "")
+    return ZookeeperStore(parsed.address + parsed.path, layout=layout, config=config, root=root)
 
 
 def _open_dual(uri: str, config: ConnectionConfig) -> OffsetStore:

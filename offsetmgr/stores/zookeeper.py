@@ -27,16 +27,24 @@ from offsetmgr.stores.base import (
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.edits import carry_out
 from offsetmgr.zookeeper.jute import Code, NodeData
-from offsetmgr.zookeeper.layouts import layout_named
+from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.nodes import parse_cluster_id
 from offsetmgr.zookeeper.registry import members
 from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.topicfolders import in_folder, topic_folders
 from offsetmgr.zookeeper.transactions import BYTES_A_TRANSACTION, Delete, State, weight
 
 GROUPS_AT_ONCE: Final = 200
 """Groups of a scan in flight at once: what its memory grows with."""
 
 _KNOWN_PARTITIONS: Final = 100_000
+
+_OTHER_LAYOUT: Final = {
+    "0.8": "offsets named BROKER-PARTITION are of layout 0.7; otherwise ask for the partitions by name",
+    "0.7": "there it is BROKER-PARTITION (up to 65534-32767); offsets named by a number alone are of layout 0.8",
+    "storm": "there it is partition_N; is root= the spouts' zkRoot, with their ids directly under it?",
+}
+"""What a name that is no partition may mean, by layout."""
 
 
 class ZookeeperStore(StoreBase):
@@ -50,26 +58,48 @@ class ZookeeperStore(StoreBase):
     where the chroot does not exist; `scan` and `edit` do so only where the ensemble as a whole cannot be used.
     """
 
-    capabilities = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=True, conditional="version")
     parallel_calls = 2
 
-    def __init__(self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None) -> None:
-        """``connect`` is ``h1:2181,h2:2181/chroot``.
+    def __init__(
+        self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None, root: str = ""
+    ) -> None:
+        """``connect`` is ``h1:2181,h2:2181/chroot``; ``root`` is the spouts' ``zkRoot`` in the layout ``storm``.
 
-        Raises `InvalidUri`, and `UnsupportedOperation` for a layout that is not built.
+        Raises `InvalidUri`, and `UsageError` for an unknown layout or a bad root.
         """
-        self._layout = layout_named(layout)
+        self._layout = layout_named(layout, root)
+        self.capabilities = Capabilities(
+            metadata=False,
+            leader_epoch=False,
+            commit_timestamp=True,
+            conditional="version",
+            partitions=self._layout.partitions,
+        )
         self.session = ZookeeperSession(connect, config)
         """The session, for what else lies in ZooKeeper (members, owners); closed together with the store."""
         self._known: dict[str, dict[str, TopicPartition | None]] = {}
 
     @property
     def uri(self) -> str:
-        return f"zookeeper://{self.session.connect}?layout={self._layout.name}"
+        return f"zookeeper://{self.session.connect}?{self._layout.query}"
+
+    @property
+    def registered(self) -> bool:
+        """Whether the consumers of these offsets are those registered in this ZooKeeper."""
+        return self._layout.registry
 
     def identity(self) -> StoreIdentity:
         """The Kafka cluster's id under this chroot, or what else this place can be told by (rule 8). Raises
-        `Unreadable` where the id is there but cannot be understood."""
+        `Unreadable` where the id is there but cannot be understood.
+
+        Another layout under the same chroot is another store."""
+        found = self._place()
+        if self._layout.name == ConsumersLayout.name:
+            return found
+        kind = "zookeeper" if self._layout.registry else self._layout.name
+        return StoreIdentity(kind, f"{found.id}#{self._layout.query}", f"{self._layout.query}; {found.how}")
+
+    def _place(self) -> StoreIdentity:
         cluster, brokers = self.session.get_many([paths.CLUSTER_ID, paths.BROKERS])
         if isinstance(cluster, OffsetMgrError):
             raise cluster
@@ -91,7 +121,7 @@ class ZookeeperStore(StoreBase):
     # --- reading ----------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
-        """Every child of ``/consumers``, with or without offsets."""
+        """Every child of ``/consumers`` (or of the spouts' root), with or without offsets."""
         return iter(self.session.children(self._layout.groups_root) or ())
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
@@ -101,15 +131,26 @@ class ZookeeperStore(StoreBase):
             if found.error is not None:
                 raise found.error
             return self._all_or_partial_failure(group, found.offsets, found.errors)
-        asked = {partition: self._layout.path(group, partition) for partition in partitions}
+        asked = self._located(group, list(partitions))
         offsets: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         for (partition, path), node in zip(asked.items(), self.session.get_many(list(asked.values())), strict=True):
-            if node is None:
-                offsets[partition] = ABSENT
-            else:
+            if node is not None:
                 self._sort_in(partition, path, node, offsets, errors)
+        # What is not there, and a node that holds another topic's offset: no commit of these.
+        offsets = {tp: offsets.get(tp, ABSENT) for tp in asked if tp not in errors}
         return self._all_or_partial_failure(group, offsets, errors)
+
+    def _located(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
+        """The node of each partition."""
+        places = {partition: self._layout.path(group, partition) for partition in partitions}
+        if not self._layout.loose:
+            return places
+        folders = topic_folders(self.session, self._layout, ((group, tp.topic) for tp in places))
+        return {
+            tp: in_folder(path, tp) if self._layout.topic_folder(group, tp.topic) in folders else path
+            for tp, path in places.items()
+        }
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """As `OffsetStore.scan`, `GROUPS_AT_ONCE` groups in flight, in the order asked."""
@@ -119,22 +160,44 @@ class ZookeeperStore(StoreBase):
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
         failed: dict[str, OffsetMgrError] = {}
+        found = self._listed(groups, failed)
+        offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
+        errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
+        data = self.session.get_many([path for _, _, path in found])
+        for (group, partition, path), node in zip(found, data, strict=True):
+            if node is None:  # deleted since its parent was listed
+                continue
+            self._sort_in(partition, path, node, offsets[group], errors[group])
+            if errors[group] and (nobodys := errors[group].get(TopicPartition("", partition.partition))):
+                failed[group] = nobodys  # an offset of any topic may be missing
+        return [
+            GroupOffsets(group, {}, {}, failed[group])
+            if group in failed
+            else GroupOffsets(group, offsets[group], errors[group])
+            for group in groups
+        ]
+
+    def _listed(self, groups: list[str], failed: dict[str, OffsetMgrError]) -> list[tuple[str, TopicPartition, str]]:
+        """Every node that holds an offset: its group, its partition, its path. Adds to ``failed`` the groups that
+        cannot be listed."""
         roots: dict[str, str] = {}
         for group in groups:
             try:
                 roots[group] = self._layout.offsets_root(group)
             except OffsetMgrError as error:
                 failed[group] = error
+        found: list[tuple[str, TopicPartition, str]] = []
         topics: list[tuple[str, str, str]] = []
         listed = self.session.children_many(list(roots.values()))
         for (group, root), names in zip(roots.items(), listed, strict=True):
             if isinstance(names, OffsetMgrError):
                 failed[group] = names
-            else:  # None: the group has no offsets, or is not there at all
-                topics += [(group, topic, f"{root}/{topic}") for topic in names or ()]
-        owners: list[str] = []
-        partitions: list[TopicPartition] = []
-        nodes: list[str] = []
+                continue
+            for name in names or ():  # None: the group has no offsets, or is not there at all
+                if self._layout.loose and (partition := self._layout.partition("", name)) is not None:
+                    found.append((group, partition, f"{root}/{name}"))
+                else:
+                    topics.append((group, name, f"{root}/{name}"))
         for (group, topic, path), children in zip(
             topics, self.session.children_many([path for _, _, path in topics]), strict=True
         ):
@@ -147,20 +210,8 @@ class ZookeeperStore(StoreBase):
                 if partition is None:
                     failed[group] = self._not_a_partition(f"{path}/{name}")
                 else:
-                    owners.append(group)
-                    partitions.append(partition)
-                    nodes.append(f"{path}/{name}")
-        offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in roots}
-        errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in roots}
-        for group, partition, path, node in zip(owners, partitions, nodes, self.session.get_many(nodes), strict=True):
-            if node is not None:  # None: deleted since its parent was listed
-                self._sort_in(partition, path, node, offsets[group], errors[group])
-        return [
-            GroupOffsets(group, {}, {}, failed[group])
-            if group in failed
-            else GroupOffsets(group, offsets[group], errors[group])
-            for group in groups
-        ]
+                    found.append((group, partition, f"{path}/{name}"))
+        return found
 
     def _sort_in(
         self,
@@ -174,11 +225,17 @@ class ZookeeperStore(StoreBase):
             errors[partition] = node
             return
         try:
-            offset = self._layout.decode(self.session.chroot + path, node.data)
+            said, offset = self._layout.decode(self.session.chroot + path, node.data, partition)
         except OffsetMgrError as error:
-            errors[partition] = error
+            topic = partition.topic or self._layout.topic(node.data)
+            errors[TopicPartition(topic, partition.partition)] = error
             return
-        offsets[partition] = Committed(offset, "", None, node.mtime_ms, node.version)
+        if said in offsets or said in errors:
+            offsets.pop(said, None)
+            why = f"ZooKeeper node {self.session.chroot}{path} is one of two that hold it; which counts is not known"
+            errors[said] = Unreadable(f"offset of {said}", why, "delete the one that no topology uses")
+            return
+        offsets[said] = Committed(offset, "", None, node.mtime_ms, node.version)
 
     def _partitions_of(self, topic: str) -> dict[str, TopicPartition | None]:
         """Node name -> partition, remembered: groups share topics, and so they share these objects too."""
@@ -196,7 +253,7 @@ class ZookeeperStore(StoreBase):
         return Unreadable(
             f"ZooKeeper node {self.session.chroot}{path}",
             f"its name is no partition in layout {self._layout.name}, so the group's offsets are not all known",
-            "offsets named BROKER-PARTITION are of layout 0.7; otherwise ask for the partitions by name",
+            _OTHER_LAYOUT[self._layout.name],
         )
 
     def _all_or_partial_failure(
@@ -222,20 +279,21 @@ class ZookeeperStore(StoreBase):
         Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` where somebody changed the
         group meanwhile, and as `fetch` where an offset cannot be read: a before-image would be missing.
         """
-        if alive := members(self.session, group):
+        if self.registered and (alive := members(self.session, group)):
             names = tuple(member.member_id for member in alive)
             why = f"{len(names)} consumers are registered: {', '.join(names[:3])}"
             raise GroupActive(f"delete of group {group}", why, "stop them first", members=names)
-        tree = self.session.tree(paths.group(group))
+        root = self._layout.group_root(group)
+        tree = self.session.tree(root)
         if not tree:
-            raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{paths.group(group)}")
+            raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
         # Deepest first.  A consumer that registers meanwhile adds a child, and with that the whole is refused.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(weight, deletions)) > BYTES_A_TRANSACTION:
             # Too much for one transaction: the offsets first, each on its own condition, then what held them.
             self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
-            gone = {self._layout.path(group, partition) for partition in before}
+            gone = set(self._located(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
         if outcome.state is State.REFUSED and outcome.code in (Code.BAD_VERSION, Code.NO_NODE, Code.NOT_EMPTY):
@@ -250,9 +308,13 @@ class ZookeeperStore(StoreBase):
         offsets: dict[TopicPartition, Committed] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         for path, node in sorted(tree.items()):
-            topic, slash, name = path.removeprefix(root).partition("/")
-            if not path.startswith(root) or not slash:
+            if not path.startswith(root):
                 continue
+            topic, slash, name = path.removeprefix(root).partition("/")
+            if not slash:
+                if not self._layout.loose or self._layout.partition("", topic) is None:
+                    continue
+                topic, name = "", topic
             partition = self._layout.partition(topic, name)
             if partition is None:
                 raise self._not_a_partition(path)

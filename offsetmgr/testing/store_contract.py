@@ -47,6 +47,10 @@ class StoreContract:
         """Called before anything is committed for a topic; a store that takes commits only for topics that exist
         creates it here (it may exist already). Does nothing by default."""
 
+    def tp(self, topic: str, number: int) -> TopicPartition:
+        """A partition of a topic; overridden by stores whose partitions are not plain numbers (Kafka 0.7)."""
+        return TopicPartition(topic, number)
+
     @pytest.fixture
     def group(self) -> str:
         """A group id that no other test uses."""
@@ -67,19 +71,19 @@ class StoreContract:
     def test_an_unknown_group_is_absent_in_each_partition_asked(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        asked = [TopicPartition(topic, 0), TopicPartition(topic, 5)]
+        asked = [self.tp(topic, 0), self.tp(topic, 5)]
 
         assert dict(store.fetch(group, asked)) == {asked[0]: ABSENT, asked[1]: ABSENT}
 
     def test_fetch_of_no_partitions_is_empty(self, store: OffsetStore, group: str, topic: str) -> None:
-        store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(1)})
+        store.commit(group, {self.tp(topic, 0): OffsetAndMetadata(1)})
 
         assert dict(store.fetch(group, [])) == {}
 
     def test_offset_zero_is_a_commit_and_its_neighbour_is_absent(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        zero, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        zero, other = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {zero: OffsetAndMetadata(0)})
 
         found = store.fetch(group, [zero, other])
@@ -91,7 +95,7 @@ class StoreContract:
     # --- commit and fetch -------------------------------------------------------------------------
 
     def test_what_was_committed_is_fetched(self, store: OffsetStore, group: str, topic: str) -> None:
-        wanted = {TopicPartition(topic, p): OffsetAndMetadata(100 + p) for p in range(8)}
+        wanted = {self.tp(topic, p): OffsetAndMetadata(100 + p) for p in range(8)}
 
         result = store.commit(group, wanted)
 
@@ -102,12 +106,12 @@ class StoreContract:
         assert _offsets(store.fetch(group, list(wanted))) == {tp: o.offset for tp, o in wanted.items()}
 
     def test_fetch_of_chosen_partitions_leaves_out_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
-        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(4)})
+        store.commit(group, {self.tp(topic, p): OffsetAndMetadata(p) for p in range(4)})
 
-        assert _offsets(store.fetch(group, [TopicPartition(topic, 2)])) == {TopicPartition(topic, 2): 2}
+        assert _offsets(store.fetch(group, [self.tp(topic, 2)])) == {self.tp(topic, 2): 2}
 
     def test_the_largest_offset_survives(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
 
         store.commit(group, {tp: OffsetAndMetadata(MAX_OFFSET)})
 
@@ -119,17 +123,17 @@ class StoreContract:
         topic = f"{unique}-".ljust(LONGEST_TOPIC, "x") if form == "longest" else f"{form}{unique}"
         group = f"{form}.group-{unique}"
         self.ensure_topic(topic, 2)
-        wanted = {TopicPartition(topic, 0): OffsetAndMetadata(7), TopicPartition(topic, 1): OffsetAndMetadata(8)}
+        wanted = {self.tp(topic, 0): OffsetAndMetadata(7), self.tp(topic, 1): OffsetAndMetadata(8)}
 
         store.commit(group, wanted)
 
-        assert _offsets(store.fetch(group)) == {TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 8}
+        assert _offsets(store.fetch(group)) == {self.tp(topic, 0): 7, self.tp(topic, 1): 8}
         assert group in set(store.groups())
 
     def test_groups_of_a_name_that_is_anothers_beginning_are_kept_apart(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(1)})
         store.commit(f"{group}-2", {tp: OffsetAndMetadata(2)})
 
@@ -137,7 +141,7 @@ class StoreContract:
         assert _offsets(store.fetch(f"{group}-2")) == {tp: 2}
 
     def test_a_negative_offset_is_refused(self, store: OffsetStore, group: str, topic: str) -> None:
-        good, bad = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        good, bad = self.tp(topic, 0), self.tp(topic, 1)
 
         with pytest.raises(PartialFailure) as caught:
             store.commit(group, {good: OffsetAndMetadata(5), bad: OffsetAndMetadata(-1)})
@@ -148,7 +152,7 @@ class StoreContract:
     # --- what else a commit carries ---------------------------------------------------------------
 
     def test_metadata_is_kept_exactly_where_the_store_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
 
         store.commit(group, {tp: OffsetAndMetadata(5, metadata='by "hand", ü')})
 
@@ -159,7 +163,7 @@ class StoreContract:
     def test_new_metadata_at_the_same_offset_is_a_change_only_where_metadata_is_kept(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5, metadata="one")})
 
         result = store.commit(group, {tp: OffsetAndMetadata(5, metadata="two")})
@@ -170,14 +174,14 @@ class StoreContract:
     def test_the_leader_epoch_is_kept_exactly_where_the_store_says_so(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
 
         store.commit(group, {tp: OffsetAndMetadata(5, leader_epoch=0)})
 
         assert _committed(store.fetch(group)[tp]).leader_epoch == (0 if store.capabilities.leader_epoch else None)
 
     def test_an_unknown_leader_epoch_is_none(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
 
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
@@ -186,7 +190,7 @@ class StoreContract:
     def test_the_commit_timestamp_is_known_exactly_where_the_store_says_so(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
 
         store.commit(group, {tp: OffsetAndMetadata(5, commit_timestamp=1_700_000_000_000)})
 
@@ -199,7 +203,7 @@ class StoreContract:
     # --- unchanged, forward, back -----------------------------------------------------------------
 
     def test_committing_the_same_value_again_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
         first = store.fetch(group)[tp]
 
@@ -209,7 +213,7 @@ class StoreContract:
         assert store.fetch(group)[tp] == first
 
     def test_a_commit_forward_gives_back_its_before_image(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
         result = store.commit(group, {tp: OffsetAndMetadata(6)})
@@ -218,7 +222,7 @@ class StoreContract:
         assert _offset(result.outcomes[tp].before) == 5
 
     def test_a_rewind_is_refused_and_the_rest_is_written(self, store: OffsetStore, group: str, topic: str) -> None:
-        back, forward = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        back, forward = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {back: OffsetAndMetadata(50), forward: OffsetAndMetadata(50)})
 
         with pytest.raises(PartialFailure) as caught:
@@ -229,7 +233,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {back: 50, forward: 51}
 
     def test_a_rewind_happens_when_the_caller_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(50)})
 
         result = store.commit(group, {tp: OffsetAndMetadata(10)}, allow_rewind=True)
@@ -239,7 +243,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {tp: 10}
 
     def test_the_expected_value_does_not_lift_the_rewind_rule(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(50)})
         held = store.fetch(group)[tp]
 
@@ -251,7 +255,7 @@ class StoreContract:
     # --- conditional writes -----------------------------------------------------------------------
 
     def test_expected_absent_creates(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(5), expected=ABSENT)})
 
@@ -262,7 +266,7 @@ class StoreContract:
     def test_expected_absent_conflicts_with_a_commit_that_exists(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=ABSENT)})
@@ -272,7 +276,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {tp: 5}
 
     def test_an_expected_commit_that_still_holds_is_replaced(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
         held = store.fetch(group)[tp]
 
@@ -285,7 +289,7 @@ class StoreContract:
     def test_an_expected_commit_without_a_version_is_compared_by_offset(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=Committed(5))})
@@ -294,7 +298,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {tp: 9}
 
     def test_an_expected_commit_that_moved_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
@@ -306,7 +310,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {tp: 6}
 
     def test_an_expected_commit_that_is_gone_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        tp, other = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {tp: OffsetAndMetadata(5), other: OffsetAndMetadata(5)})
         held = store.fetch(group)[tp]
         store.delete(group, [tp])
@@ -318,7 +322,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {other: 5}
 
     def test_a_bad_partition_does_not_stop_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
-        first, conflicting, backward, last = (TopicPartition(topic, p) for p in range(4))
+        first, conflicting, backward, last = (self.tp(topic, p) for p in range(4))
         store.commit(group, {conflicting: OffsetAndMetadata(5), backward: OffsetAndMetadata(5)})
 
         result = _edit(
@@ -348,7 +352,7 @@ class StoreContract:
     def test_delete_gives_back_before_images_and_leaves_the_rest(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        gone, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        gone, kept = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {gone: OffsetAndMetadata(5), kept: OffsetAndMetadata(6)})
 
         result = store.delete(group, [gone])
@@ -359,15 +363,19 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {kept: 6}
 
     def test_delete_of_everything_leaves_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
-        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(3)})
+        store.commit(group, {self.tp(topic, p): OffsetAndMetadata(p) for p in range(3)})
 
         result = store.delete(group)
 
-        assert {tp.partition: _offset(o.before) for tp, o in result.outcomes.items()} == {0: 0, 1: 1, 2: 2}
+        assert {tp: _offset(o.before) for tp, o in result.outcomes.items()} == {
+            self.tp(topic, 0): 0,
+            self.tp(topic, 1): 1,
+            self.tp(topic, 2): 2,
+        }
         assert dict(store.fetch(group)) == {}
 
     def test_delete_of_an_absent_commit_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
-        kept, absent = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        kept, absent = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {kept: OffsetAndMetadata(5)})
 
         result = store.delete(group, [absent])
@@ -379,7 +387,7 @@ class StoreContract:
     def test_delete_of_an_expected_commit_that_moved_conflicts(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
@@ -390,7 +398,7 @@ class StoreContract:
         assert _offsets(store.fetch(group)) == {tp: 6}
 
     def test_a_before_image_undoes_an_edit(self, store: OffsetStore, group: str, topic: str) -> None:
-        moved, created = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        moved, created = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {moved: OffsetAndMetadata(5)})
         done = store.commit(group, {moved: OffsetAndMetadata(9), created: OffsetAndMetadata(3)})
 
@@ -410,7 +418,7 @@ class StoreContract:
     ) -> None:
         names = [f"{group}-{n}" for n in range(self.many_groups)]
         edits = (
-            GroupEdit(name, {TopicPartition(topic, p): Change(OffsetAndMetadata(n * 10 + p)) for p in range(4)})
+            GroupEdit(name, {self.tp(topic, p): Change(OffsetAndMetadata(n * 10 + p)) for p in range(4)})
             for n, name in enumerate(names)
         )
 
@@ -424,13 +432,13 @@ class StoreContract:
         for n, name in enumerate(names):
             assert by_name[name].error is None
             assert dict(by_name[name].errors) == {}
-            assert _offsets(by_name[name].offsets) == {TopicPartition(topic, p): n * 10 + p for p in range(4)}
+            assert _offsets(by_name[name].offsets) == {self.tp(topic, p): n * 10 + p for p in range(4)}
         assert set(names) <= set(store.groups())
 
     def test_one_groups_failure_does_not_stop_the_other_groups(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         names = [f"{group}-{n}" for n in range(5)]
         store.commit(names[2], {tp: OffsetAndMetadata(100)})
 
@@ -454,7 +462,7 @@ class StoreContract:
         assert dict(result.outcomes) == {}
 
     def test_scan_answers_for_unknown_groups_too(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 0)
+        tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
         scanned = {s.group: s for s in store.scan([f"{group}-unknown", group])}
@@ -475,7 +483,7 @@ class StoreContract:
         assert len(first) == 3
 
     def test_scan_and_fetch_agree(self, store: OffsetStore, group: str, topic: str) -> None:
-        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p, metadata=f"m{p}") for p in range(8)})
+        store.commit(group, {self.tp(topic, p): OffsetAndMetadata(p, metadata=f"m{p}") for p in range(8)})
 
         (scanned,) = store.scan([group])
 
@@ -494,7 +502,7 @@ class StoreContract:
         assert ":" in store.uri
 
     def test_errors_of_a_partial_failure_say_what_failed(self, store: OffsetStore, group: str, topic: str) -> None:
-        tp = TopicPartition(topic, 3)
+        tp = self.tp(topic, 3)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
         with pytest.raises(PartialFailure) as caught:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, Unreachable
-from offsetmgr.model import ABSENT, Absent, Committed, Offset, TopicPartition
+from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.jute import Code, NodeData
 from offsetmgr.zookeeper.layouts import Layout
 from offsetmgr.zookeeper.session import Node, ZookeeperSession
+from offsetmgr.zookeeper.topicfolders import in_folder, topic_folders
 from offsetmgr.zookeeper.transactions import (
     BYTES_A_TRANSACTION,
     OPERATIONS_A_TRANSACTION,
@@ -47,6 +49,7 @@ class _Write:
     change: Change
     path: str
     data: bytes | None
+    """What the node is to hold; None deletes it. Made anew from what it holds now each time it is read."""
     found: Offset | None = None
     node: NodeData | None = None
     tries: int = 0
@@ -144,15 +147,29 @@ class _Batch:
         ]
 
     def _prepared(self) -> Iterator[_Write]:
+        folders = self._topic_folders()
         for index, edit in enumerate(self._edits):
             for partition, change in edit.changes.items():
                 try:
                     path = self._layout.path(edit.group, partition)
-                    data = None if change.after is None else self._layout.encode(change.after.offset)
+                    if self._layout.loose and self._layout.topic_folder(edit.group, partition.topic) in folders:
+                        path = in_folder(path, partition)
+                    data = None if change.after is None else self._encoded(partition, change.after, None)
                 except OffsetMgrError as error:
                     self._outcomes[index][partition] = ChangeOutcome(Verdict.FAILED, None, error)
                     continue
                 yield _Write(index, edit.group, partition, change, path, data)
+
+    def _topic_folders(self) -> set[str]:
+        """Folders of topics that exist, where the layout leaves a choice."""
+        if not self._layout.loose:
+            return set()
+        return topic_folders(
+            self._session, self._layout, ((edit.group, tp.topic) for edit in self._edits for tp in edit.changes)
+        )
+
+    def _encoded(self, partition: TopicPartition, after: OffsetAndMetadata, held: NodeData | None) -> bytes:
+        return self._layout.encode(partition, after.offset, None if held is None else held.data)
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -167,12 +184,14 @@ class _Batch:
             self._fail(write, node)
             return False
         try:
-            found = self._offset(write.path, node)
+            found = self._offset(write, node)
+            after, expected = write.change.after, write.change.expected
+            if after is not None and self._layout.loose:
+                write.data = self._encoded(write.partition, after, node)
         except OffsetMgrError as error:
             self._fail(write, error)
             return False
         write.found, write.node = found, node
-        after, expected = write.change.after, write.change.expected
         if expected is not None and not _holds(expected, found):
             why = f"expected {_said(expected)}, but ZooKeeper holds {_said(found)}"
             self._fail(write, Conflict(str(write), why, "nothing was written; read again and decide", actual=found))
@@ -187,12 +206,18 @@ class _Batch:
             return False
         return True
 
-    def _offset(self, path: str, node: NodeData | None) -> Offset:
+    def _offset(self, write: _Write, node: NodeData | None) -> Offset:
         if node is None:
             return ABSENT
-        return Committed(
-            self._layout.decode(self._session.chroot + path, node.data), "", None, node.mtime_ms, node.version
-        )
+        path = self._session.chroot + write.path
+        partition, offset = self._layout.decode(path, node.data, write.partition)
+        if partition != write.partition:
+            raise Conflict(
+                str(write),
+                f"ZooKeeper node {path} holds the offset of topic {partition.topic}: there is one node for both",
+                "give this topic a group (a spout's id) of its own",
+            )
+        return Committed(offset, "", None, node.mtime_ms, node.version)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -201,7 +226,7 @@ class _Batch:
             parent: None
             for write in writes
             if write.node is None
-            for parent in self._layout.parents(write.group, write.partition.topic)
+            for parent in paths.above(write.path.rpartition("/")[0])
             if parent not in self._existing
         }
         found = self._session.get_many(list(wanted))
@@ -215,7 +240,7 @@ class _Batch:
             creations = (
                 [
                     Create(parent)
-                    for parent in self._layout.parents(write.group, write.partition.topic)
+                    for parent in paths.above(write.path.rpartition("/")[0])
                     if parent not in self._existing and parent not in planned
                 ]
                 if write.node is None
@@ -254,7 +279,7 @@ class _Batch:
             return []
         culprit = transaction.write_at(outcome.culprit)
         # A parent that was there may have gone (NO_NODE), one that was missing may have come (NODE_EXISTS): look again.
-        self._existing.difference_update(self._layout.parents(culprit.group, culprit.partition.topic))
+        self._existing.difference_update(paths.above(culprit.path.rpartition("/")[0]))
         if outcome.code in _RACES:
             error = Conflict(str(culprit), "others kept changing it", "try again when the group is quiet")
             return self._again(wanted, [culprit], error)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from offsetmgr.errors import UsageError
+from offsetmgr.model import BrokerPartition
 
 CONSUMERS: Final = "/consumers"
 BROKERS: Final = "/brokers"
@@ -45,6 +46,12 @@ def check_topic(topic: str) -> str:
 
 def check_partition(partition: int) -> int:
     """The partition itself, if it can be one. Raises `UsageError`."""
+    if isinstance(partition, BrokerPartition):
+        raise UsageError(
+            f"partition {partition}",
+            "is one of Kafka 0.7, whose offsets are byte positions: later versions count messages",
+            "see --partition-map of offsetmgr migrate plan",
+        )
     if partition < 0:
         raise UsageError(f"partition {partition}", "is negative")
     return partition
@@ -87,6 +94,20 @@ def offsets_of_topic(group: str, topic: str) -> str:
 
 def offset(group: str, topic: str, partition: int) -> str:
     return f"{offsets_of_topic(group, topic)}/{check_partition(partition)}"
+
+
+def offset_of_broker(group: str, topic: str, partition: int) -> str:
+    """As `offset`, in Kafka 0.7. Raises `UsageError` too where the partition is none of a broker."""
+    if not isinstance(partition, BrokerPartition):
+        raise UsageError(f"partition {partition}", "is none of Kafka 0.7: they are BROKER-PARTITION, as in 0-3")
+    return f"{offsets_of_topic(group, topic)}/{partition}"
+
+
+@lru_cache(maxsize=4096)
+def above(folder: str) -> tuple[str, ...]:
+    """A folder and every node above it, outermost first; remembered, as each partition of a topic asks in turn."""
+    parts = folder.split("/")
+    return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 
 
 def broker(broker_id: int) -> str:

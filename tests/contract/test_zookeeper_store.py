@@ -1,4 +1,5 @@
-"""`ZookeeperStore` keeps every promise of an `OffsetStore`, on a server with multi-read and on one without."""
+"""`ZookeeperStore` keeps every promise of an `OffsetStore`, on a server with multi-read and on one without, and in each
+of its layouts."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from offsetmgr.config import ConnectionConfig
+from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
@@ -30,4 +32,23 @@ class TestZookeeperStoreOnAServerWithoutMultiRead(StoreContract):
     @pytest.fixture
     def store(self, zookeeper34: ZooKeeperServer) -> Iterator[ZookeeperStore]:
         with ZookeeperStore(zookeeper34.connect, config=CONFIG) as store:
+            yield store
+
+
+@pytest.mark.servers
+class TestZookeeperStoreInTheLayoutOfKafka07(StoreContract):
+    @pytest.fixture
+    def store(self, zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+        with ZookeeperStore(zookeeper.connect, layout="0.7", config=CONFIG) as store:
+            yield store
+
+    def tp(self, topic: str, number: int) -> TopicPartition:
+        return TopicPartition(topic, BrokerPartition(number % 3, number // 3))
+
+
+@pytest.mark.servers
+class TestZookeeperStoreInTheLayoutOfStorm(StoreContract):
+    @pytest.fixture
+    def store(self, zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+        with ZookeeperStore(zookeeper.connect, layout="storm", config=CONFIG, root="/contract/spouts") as store:
             yield store

@@ -20,7 +20,7 @@ from offsetmgr.formats.csv import CsvFormat
 from offsetmgr.formats.spark import EARLIEST, LATEST, SparkFormat, SymbolicOffset
 from offsetmgr.formats.yelp import YelpFormat
 from offsetmgr.formats.zkexport import ZkExportFormat
-from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.model import BrokerPartition, Committed, TopicPartition
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 HEADER = SnapshotHeader(
@@ -306,8 +306,8 @@ def test_a_bad_line_of_csv_is_named(line: bytes, reason: str) -> None:
         (b"/consumers/g/offsets/t/0:-1", "negative offset"),
         (b"/consumers/g/offsets/t/0:9223372036854775808", "offset is larger than 9223372036854775807"),
         (
-            b"/consumers/g/offsets/t/3-0:1",
-            "BROKER-PARTITION of Kafka 0.7, whose offsets mean nothing to later brokers",
+            b"/consumers/g/offsets/t/65535-0:1",
+            "BROKER-PARTITION of Kafka 0.7 goes up to 65534-32767, without leading zeros",
         ),
         (b"/consumers/ok/offsets/t/0:9", "the same partition as line 1"),
     ],
@@ -316,6 +316,32 @@ def test_a_bad_export_line_is_named(line: bytes, reason: str) -> None:
     found = why("zk", b"/consumers/ok/offsets/t/0:1\n" + line + b"\n")
 
     assert found == f"line 2: {reason} in {line.decode()!r}"
+
+
+OLD = GroupEntry("g", {TopicPartition("t", BrokerPartition(1, 0)): Committed(1024)})
+"""A group of Kafka 0.7: its offset is a byte position."""
+
+
+def test_byte_positions_of_kafka_0_7_survive_export_lines() -> None:
+    data = write(ZkExportFormat(), [OLD])
+
+    assert data == b"/consumers/g/offsets/t/1-0:1024\n"
+    (group,) = read("zk", data).read()
+    assert dict(group.offsets) == dict(OLD.offsets)
+
+
+def test_byte_positions_of_kafka_0_7_survive_avro() -> None:
+    (group,) = read("avro", write(AvroFormat(), [OLD])).read()
+
+    (tp,) = group.offsets
+    assert repr(tp.partition) == "BrokerPartition(1, 0)"
+    assert group.offsets[tp].offset == 1024
+
+
+@pytest.mark.parametrize("form", [CsvFormat(), YelpFormat(), SparkFormat("g")])
+def test_byte_positions_of_kafka_0_7_are_not_written_where_they_would_look_like_offsets(form: Format) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"byte positions of Kafka 0\.7 \(t-1-0\)"):
+        write(form, [OLD])
 
 
 def test_a_double_is_found_where_the_groups_lines_do_not_stand_together() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offsetmgr.cli.scenario import parse_datetime, parse_duration
 from offsetmgr.errors import Conflict, GroupNotFound, MalformedData, RewindRefused, UnknownTopicOrPartition, UsageError
 from offsetmgr.formats.images import IMAGES_SCHEMA
-from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations import proposal as proposals
 from offsetmgr.operations.carryout import carry_out
 from offsetmgr.operations.copy import propose_copy, verify_copy
@@ -43,7 +43,7 @@ from offsetmgr.operations.selection import (
     require_known,
     scan_in_order,
 )
-from offsetmgr.stores.base import GroupOffsets
+from offsetmgr.stores.base import GroupOffsets, Partitions
 from offsetmgr.stores.snapshot import SnapshotStore
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
@@ -91,10 +91,25 @@ def test_topics_and_partitions_that_do_not_exist_are_errors() -> None:
         TopicSelection.parse(["t:0,3"]).expand({"t": 3}, [])
 
 
-@pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:3-1", "t:0,,1", "t:0-9999999"])
+@pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:0,,1", "t:0-9999999"])
 def test_a_topic_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         TopicSelection.parse([text])
+
+
+def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too() -> None:
+    chosen = TopicSelection.parse(["t:1-0,1-2"])
+
+    of_broker_1 = [TopicPartition("t", BrokerPartition(1, n)) for n in (0, 2)]
+    assert all(chosen.matches(tp) for tp in of_broker_1)
+    assert not chosen.matches(TopicPartition("t", BrokerPartition(0, 1)))
+    assert chosen.numbered(Partitions.OF_BROKERS) == of_broker_1
+    assert chosen.numbered(Partitions.NUMBERED) == [TopicPartition("t", 1), TopicPartition("t", 2)]
+
+
+def test_what_is_only_a_partition_of_kafka_0_7_is_refused_where_there_are_none() -> None:
+    with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is no range"):
+        TopicSelection.parse(["t:3-1"]).numbered()
 
 
 def test_groups_are_chosen_by_name_and_glob(store: SnapshotStore) -> None:

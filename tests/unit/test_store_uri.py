@@ -9,7 +9,7 @@ import pytest
 
 import offsetmgr
 from offsetmgr import ConnectionConfig, open_store
-from offsetmgr.errors import InvalidUri, UnsupportedOperation
+from offsetmgr.errors import InvalidUri
 from offsetmgr.stores.uri import StoreUri, bootstrap_of, inner_uris, parse_uri, zookeeper_of
 
 DUAL = "dual:?primary=kafka%3A%2F%2Fh%3A9092&secondary=zookeeper%3A%2F%2Fz%3A2181%2Fc"
@@ -51,6 +51,10 @@ def test_a_uri_is_taken_apart(uri: str, expected: StoreUri) -> None:
         ("zookeeper://h:2181?colour=red", "unknown option 'colour'"),
         ("zookeeper://h:2181?layout", "NAME=VALUE"),
         ("zookeeper://h:2181?layout=0.8&layout=0.7", "given twice"),
+        ("zookeeper://h:2181?layout=storm", "layout storm needs root=/PATH"),
+        ("zookeeper://h:2181?layout=0.7&root=/storm", "layout 0.7 has no root"),
+        ("zookeeper://h:2181?layout=storm&root=storm", "root 'storm' is no absolute path"),
+        ("zookeeper://h:2181?layout=storm&root=/a/../b", "root '/a/../b' is no absolute path"),
         ("file:", "no path after file:"),
         ("dual:", "needs either the name"),
         ("dual:x?primary=kafka%3A%2F%2Fh%3A1", "needs either the name"),
@@ -97,17 +101,14 @@ def test_a_dual_store_must_be_configured_and_cannot_be_nested() -> None:
         open_store("dual:x", half)
 
 
-def test_what_this_version_cannot_open_is_said() -> None:
-    with pytest.raises(UnsupportedOperation, match="by this version"):
-        open_store("zookeeper://h:2181?layout=0.7")
-
-
 @pytest.mark.parametrize(
     "uri",
     [
         "kafka://127.0.0.1:1",
         "manager://127.0.0.1:1",
         "zookeeper://127.0.0.1:1/c",
+        "zookeeper://127.0.0.1:1/c?layout=0.7",
+        "zookeeper://127.0.0.1:1/c?layout=storm&root=/s/t",
         "file:none.avro",
         DUAL.replace("h%3A", "127.0.0.1%3A"),
     ],

@@ -1,15 +1,17 @@
-"""Paths, the 0.8 offset layout and the JSON nodes of Kafka in ZooKeeper: pure text in, values or clear errors out."""
+"""Paths, the layouts of offsets and the JSON nodes of Kafka in ZooKeeper: pure text in, values or clear errors out."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable, UsageError
+from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.connection import parse_connect
@@ -23,8 +25,10 @@ from offsetmgr.zookeeper.nodes import (
     parse_registration,
 )
 from offsetmgr.zookeeper.registry import parse_member_id
+from offsetmgr.zookeeper.stormlayout import StormLayout
 
 LAYOUT = ConsumersLayout()
+T0 = TopicPartition("t", 0)
 
 
 class TestPaths:
@@ -85,34 +89,43 @@ class TestTheStoreBeforeItConnects:
         with ZookeeperStore("h1:2181,h2:2181/kafka") as store:
             assert store.uri == "zookeeper://h1:2181,h2:2181/kafka?layout=0.8"
 
-    def test_other_layouts_are_refused_by_name(self) -> None:
-        with pytest.raises(UnsupportedOperation, match=r"0\.7"):
-            ZookeeperStore("h:2181", layout="0.7")
-        with pytest.raises(UnsupportedOperation, match="storm"):
-            layout_named("storm")
+    def test_the_uri_names_the_spouts_root(self) -> None:
+        with ZookeeperStore("h:2181", layout="storm", root="/kafka/storm") as store:
+            assert store.uri == "zookeeper://h:2181?layout=storm&root=/kafka/storm"
+
+    def test_an_unknown_layout_and_a_bad_root_are_refused(self) -> None:
         with pytest.raises(UsageError, match=r"0\.9"):
             layout_named("0.9")
+        with pytest.raises(UsageError, match="no root of its own"):
+            layout_named("0.7", "/storm")
+        for root in ("", "storm", "/", "/a//b", "/a/../b", "/a/"):
+            with pytest.raises(UsageError, match="absolute path"):
+                layout_named("storm", root)
 
 
 class TestConsumersLayout:
     def test_where_an_offset_lies(self) -> None:
         assert LAYOUT.path("g", TopicPartition("t", 12)) == "/consumers/g/offsets/t/12"
-        assert LAYOUT.parents("g", "t") == (
+        assert paths.above("/consumers/g/offsets/t") == (
             "/consumers",
             "/consumers/g",
             "/consumers/g/offsets",
             "/consumers/g/offsets/t",
         )
 
+    def test_a_partition_of_kafka_0_7_has_no_place_there(self) -> None:
+        with pytest.raises(UsageError, match=r"partition 1-0: is one of Kafka 0\.7, whose offsets are byte positions"):
+            LAYOUT.path("g", TopicPartition("t", BrokerPartition(1, 0)))
+
     @given(st.integers(0, 2**63 - 1))
     def test_every_offset_survives(self, offset: int) -> None:
-        assert LAYOUT.decode("/x", LAYOUT.encode(offset)) == offset
-        assert LAYOUT.encode(offset) == str(offset).encode()
+        assert LAYOUT.decode("/x", LAYOUT.encode(T0, offset, None), T0) == (T0, offset)
+        assert LAYOUT.encode(T0, offset, None) == str(offset).encode()
 
     @pytest.mark.parametrize("offset", [-1, 2**63])
     def test_what_is_no_offset_is_not_written(self, offset: int) -> None:
         with pytest.raises(UsageError, match="no offset"):
-            LAYOUT.encode(offset)
+            LAYOUT.encode(T0, offset, None)
 
     @pytest.mark.parametrize(
         ("data", "why"),
@@ -130,7 +143,7 @@ class TestConsumersLayout:
     )
     def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
         with pytest.raises(Unreadable) as caught:
-            LAYOUT.decode("/consumers/g/offsets/t/0", data)
+            LAYOUT.decode("/consumers/g/offsets/t/0", data, T0)
         assert "/consumers/g/offsets/t/0" in str(caught.value)
         assert why in str(caught.value)
 
@@ -241,3 +254,114 @@ class TestMemberIds:
     @pytest.mark.parametrize("member", ["g_worker-1", "worker", "other_host-1700000000123-1a2b3c4d", "g_"])
     def test_nothing_is_told_from_a_configured_id(self, member: str) -> None:
         assert parse_member_id("g", member) is None
+
+
+class TestPartitionsOfKafka07:
+    @given(st.integers(0, 65_534), st.integers(0, 32_767))
+    def test_both_numbers_come_back_by_every_way(self, broker: int, partition: int) -> None:
+        tp = BrokerPartition(broker, partition)
+
+        assert (tp.broker, tp.partition) == (broker, partition)
+        assert str(tp) == f"{tp}" == f"{broker}-{partition}"
+        for copied in (BrokerPartition.parse(str(tp)), BrokerPartition.of(int(tp)), pickle.loads(pickle.dumps(tp))):
+            assert isinstance(copied, BrokerPartition)
+            assert copied == tp
+
+    @given(st.integers(0, 65_534), st.integers(0, 32_767))
+    def test_none_equals_a_partition_of_later_versions_and_all_fit_32_bits(self, broker: int, partition: int) -> None:
+        assert -(2**31) <= BrokerPartition(broker, partition) < 0
+
+    def test_they_sort_by_broker_then_partition(self) -> None:
+        assert [str(tp) for tp in sorted(BrokerPartition(b, p) for b in (10, 2) for p in (3, 0))] == [
+            "2-0",
+            "2-3",
+            "10-0",
+            "10-3",
+        ]
+
+    @pytest.mark.parametrize("text", ["1", "1-", "-1", "01-0", "1-0-0", "65535-0", "0-32768", "a-b", "1-0\n", ""])
+    def test_what_is_none(self, text: str) -> None:
+        assert BrokerPartition.parse(text) is None
+
+    @pytest.mark.parametrize(("broker", "partition"), [(-1, 0), (65_535, 0), (0, -1), (0, 32_768)])
+    def test_what_cannot_be_one(self, broker: int, partition: int) -> None:
+        with pytest.raises(ValueError, match="65534"):
+            BrokerPartition(broker, partition)
+
+    @pytest.mark.parametrize("number", [0, 7, 2**31 - 1, -1, -(2**31) - 1])
+    def test_other_numbers_stay_as_they_are(self, number: int) -> None:
+        assert type(BrokerPartition.of(number)) is int
+
+    def test_the_layout_of_kafka_0_7(self) -> None:
+        layout = layout_named("0.7")
+
+        assert layout.path("g", TopicPartition("t", BrokerPartition(1, 0))) == "/consumers/g/offsets/t/1-0"
+        assert layout.partition("t", "1-0") == TopicPartition("t", BrokerPartition(1, 0))
+        assert layout.partition("t", "1") is None
+        with pytest.raises(UsageError, match=r"partition 3: is none of Kafka 0\.7"):
+            layout.path("g", TopicPartition("t", 3))
+
+
+class TestStormLayout:
+    """What storm-kafka's PartitionManager writes, and what it must find again."""
+
+    LAYOUT = StormLayout("/kafkastorm")
+    WRITTEN = (
+        b'{"topology":{"id":"3c1f","name":"clicks"},"offset":4711,"partition":3,'
+        b'"broker":{"host":"kafka7","port":9092},"topic":"clicks"}'
+    )
+
+    def test_where_an_offset_lies(self) -> None:
+        assert self.LAYOUT.path("discovery", TopicPartition("clicks", 3)) == "/kafkastorm/discovery/partition_3"
+        assert self.LAYOUT.topic_folder("discovery", "clicks") == "/kafkastorm/discovery/clicks"
+
+    def test_the_topic_is_read_from_the_node(self) -> None:
+        found = self.LAYOUT.decode("/x", self.WRITTEN, TopicPartition("", 3))
+
+        assert found == (TopicPartition("clicks", 3), 4711)
+
+    def test_what_else_a_topology_wrote_stays(self) -> None:
+        after = self.LAYOUT.encode(TopicPartition("clicks", 3), 5000, self.WRITTEN[:-1] + b',"mine":[1,2]}')
+
+        assert after == self.WRITTEN.replace(b"4711", b"5000")[:-1] + b',"mine":[1,2]}'
+
+    def test_a_new_node_has_what_a_spout_looks_for(self) -> None:
+        node = json.loads(self.LAYOUT.encode(TopicPartition("clicks", 3), 5000, None))
+
+        assert node == {
+            "topology": {"id": "offsetmgr", "name": "offsetmgr"},
+            "offset": 5000,
+            "partition": 3,
+            "broker": {"host": "", "port": 0},
+            "topic": "clicks",
+        }
+
+    @pytest.mark.parametrize(
+        ("data", "why"),
+        [
+            (b"", "is empty"),
+            (b"4711", "not an object"),
+            (b"{", "not JSON"),
+            (b"\xff", "not JSON"),
+            (b"[" * 100_000, "not JSON"),
+            (b'{"topic":"t","partition":3}', "'offset' is missing"),
+            (b'{"topic":"t","partition":3,"offset":-1}', "'offset' is -1"),
+            (b'{"topic":"t","partition":3,"offset":"7"}', "'offset' is \"7\""),
+            (b'{"topic":"t","partition":3,"offset":true}', "'offset' is true"),
+            (b'{"topic":"t","partition":3,"offset":1e3}', "'offset' is 1000.0"),
+            (b'{"topic":"t","partition":3,"offset":9223372036854775808}', "'offset' is 9223372036854775808"),
+            (b'{"partition":3,"offset":7}', "'topic' is missing"),
+            (b'{"topic":"t","partition":4,"offset":7}', "'partition' is 4, its name says 3"),
+        ],
+    )
+    def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
+        with pytest.raises(Unreadable) as caught:
+            self.LAYOUT.decode("/kafkastorm/g/partition_3", data, TopicPartition("", 3))
+
+        assert caught.value.what == "ZooKeeper node /kafkastorm/g/partition_3"
+        assert why in caught.value.why
+
+    @given(st.binary(max_size=80))
+    def test_no_bytes_do_worse_than_a_typed_error(self, data: bytes) -> None:
+        with contextlib.suppress(Unreadable):
+            self.LAYOUT.decode("/x", data, TopicPartition("", 3))
