@@ -206,7 +206,7 @@ def refuse_unreadable(group: GroupLike, carries: Carries, keep_errors: bool) -> 
     if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",
-            f"group {group.group} holds byte positions of Kafka 0.7 ({old}), which would look like offsets in this format",
+            f"group {group.group} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
             "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
         )
     first = group.error or next((error for _, error in sorted(group.errors.items())), None)

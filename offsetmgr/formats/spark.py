@@ -68,7 +68,9 @@ class SparkFormat:
                 )
             symbolic = {tp: e for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
             unreadable = {tp: e for tp, e in group.errors.items() if tp not in symbolic}
-            refuse_unreadable(GroupEntry(group.group, group.offsets, unreadable, group.error), self.carries, keep_errors)
+            refuse_unreadable(
+                GroupEntry(group.group, group.offsets, unreadable, group.error), self.carries, keep_errors
+            )
             lost.count(group)
             document = nested({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
         if not lost.groups and self._group is None:
