@@ -69,6 +69,12 @@ class TopicSelection:
     def matches(self, tp: TopicPartition) -> bool:
         return not self.patterns or any(p.matches(tp) for p in self.patterns)
 
+    def matches_some_of(self, topic: str) -> bool:
+        """Whether any partition of the topic could be meant."""
+        return not self.patterns or any(
+            fnmatchcase(topic, p.name) if is_pattern(p.name) else topic == p.name for p in self.patterns
+        )
+
     def named(self) -> list[str]:
         """Topics that are named exactly, so that all their partitions are meant, committed or not."""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
