@@ -45,6 +45,13 @@ class Cluster(Protocol):
         (``offsets.retention.minutes``); None where the broker does not tell."""
         ...
 
+    def broker_setting(self, broker: int, name: str) -> str | None:
+        """One setting of a live broker (its ``server.properties`` with its defaults); None where it does not tell.
+
+        Raises `Unreachable`, `TimedOut`.
+        """
+        ...
+
     def close(self) -> None: ...
 
     def __enter__(self) -> Self: ...

@@ -281,7 +281,11 @@ class KafkaCluster:
         self._admin.client()
         if not self._admin.brokers:
             return None
-        resource = _ConfigResource(_ResourceType.BROKER, str(self._admin.brokers[0]))
+        minutes = self.broker_setting(self._admin.brokers[0], "offsets.retention.minutes")
+        return None if minutes is None else int(minutes) * 60_000
+
+    def broker_setting(self, broker: int, name: str) -> str | None:
+        resource = _ConfigResource(_ResourceType.BROKER, str(broker))
         found = self._admin.ask_each(
             [resource], lambda client, keys, left: client.describe_configs(keys, request_timeout=left)
         )
@@ -290,8 +294,8 @@ class KafkaCluster:
             if isinstance(settings, Unreachable | TimedOut):
                 raise settings
             return None
-        entry = settings.get("offsets.retention.minutes")
-        return int(entry.value) * 60_000 if entry is not None and entry.value else None
+        entry = settings.get(name)
+        return entry.value or None if entry is not None else None
 
     def close(self) -> None:
         self._admin.close()

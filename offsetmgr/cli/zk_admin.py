@@ -1,0 +1,300 @@
+"""``offsetmgr zk elect|reassign|delete-topic``: what the cluster's controller is asked to do, through ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from offsetmgr.cli.options import Connect, Execute, Format, Topics, Yes, connected
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note
+from offsetmgr.cli.requesting import WAIT, Request, Row, Wait
+from offsetmgr.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.model import TopicPartition
+    from offsetmgr.zookeeper.admin.state import Progress
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+app = typer.Typer()
+
+_PARTITION: Final = (Column("topic"), Column("partition", right=True, title="PART"))
+ELECTION: Final = (*_PARTITION, Column("leader", right=True), Column("preferred", right=True))
+REASSIGNMENT: Final = (*_PARTITION, Column("before"), Column("after"), Column("adding"), Column("removing"))
+DELETION: Final = (Column("topic"), Column("partitions", right=True), Column("replicas", right=True))
+
+
+def _finish(code: int) -> None:
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command("elect")
+@connected
+def elect(
+    connect: Connect,
+    topic: Topics = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
+    wait: Wait = WAIT,
+    execute: Execute = False,
+    yes: Yes = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Have each partition led by its preferred replica again (preferred replica election).
+
+    A partition whose preferred replica is dead or not in sync is refused; the others are done.
+    """
+    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.admin.carryout import submit
+    from offsetmgr.zookeeper.admin.election import encode_election, plan_election, progress_of
+    from offsetmgr.zookeeper.admin.reading import read_state
+    from offsetmgr.zookeeper.transactions import Create
+
+    if bool(topic) == all_topics:
+        why = "both --topic and --all-topics are given" if all_topics else "none is named"
+        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs, :0,1), or --all-topics")
+    session = connect.zookeeper("zk elect")
+    chosen = _chosen(session, topic or [])
+    state = read_state(session, {tp.topic for tp in chosen})
+    steps = plan_election(state, chosen)
+    request = Request(
+        "zk elect",
+        ELECTION,
+        (
+            Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.wanted, s.refused, _led(s.wanted))
+            for s in steps
+        ),
+        whole=False,
+    )
+    wanted = {str(s.partition): (s.partition, s.preferred) for s in steps if s.preferred is not None}
+
+    def ask(rows: list[Row]) -> None:
+        data = encode_election(wanted[row.key][0] for row in rows)
+        submit(session, "preferred replica election", [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
+
+    def look(rows: list[Row]) -> Progress:
+        asked = dict(wanted[row.key] for row in rows)
+        return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
+
+    do = f"elect {count_of(len(request.todo), 'leader')}"
+    _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look))
+
+
+def _led(wanted: bool) -> str:
+    return "" if wanted else "leads already"
+
+
+def _chosen(session: ZookeeperSession, texts: list[str]) -> list[TopicPartition]:
+    """The partitions that --topic means (without any, all). Raises `UnknownTopicOrPartition` where it means none."""
+    from offsetmgr.model import TopicPartition
+    from offsetmgr.operations.selection import TopicSelection, matching_groups
+    from offsetmgr.zookeeper.admin.reading import read_state, topic_names
+
+    selection = TopicSelection.parse(texts)
+    names = topic_names(session)
+    wanted = matching_groups([pattern.name for pattern in selection.patterns], names)
+    state = read_state(session, wanted)
+    there: dict[str, int] = {}
+    partitions: list[TopicPartition] = []
+    for name in wanted:
+        try:
+            numbers = state.topic(name).partitions
+        except UnknownTopicOrPartition:  # it has gone since the names were read
+            continue
+        there[name] = len(numbers)
+        partitions += [TopicPartition(name, number) for number in numbers]
+    found = selection.expand(there, partitions)
+    if not found:
+        raise UnknownTopicOrPartition(" ".join(texts) or "--all-topics", f"no topic of {session.connect} matches")
+    return found
+
+
+@app.command("reassign")
+@connected
+def reassign(
+    connect: Connect,
+    reassignment_json_file: Annotated[
+        Path,
+        typer.Option(
+            "--reassignment-json-file",
+            metavar="FILE",
+            help="Which brokers are to hold each partition, in the form that kafka-reassign-partitions takes.",
+        ),
+    ],
+    allow_replication_change: Annotated[
+        bool, typer.Option("--allow-replication-change", help="Allow another number of replicas than now.")
+    ] = False,
+    before_image: Annotated[
+        Path | None,
+        typer.Option(
+            "--before-image",
+            metavar="FILE",
+            help="Where to keep the replicas of before, as a file that undoes it (a new one under the state folder).",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Wait = WAIT,
+    execute: Execute = False,
+    yes: Yes = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Move partitions to other brokers (partition reassignment).
+
+    Checked first: brokers alive, partitions there, no broker twice, the same number of replicas, nothing under way.
+    One refusal refuses all of it.
+    """
+    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.admin.carryout import submit
+    from offsetmgr.zookeeper.admin.reading import read_state
+    from offsetmgr.zookeeper.admin.reassignment import (
+        decode_reassignment,
+        encode_reassignment,
+        plan_reassignment,
+        progress_of,
+    )
+    from offsetmgr.zookeeper.admin.state import numbers
+    from offsetmgr.zookeeper.transactions import Create
+
+    wanted = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
+    session = connect.zookeeper("zk reassign")
+    state = read_state(session, {tp.topic for tp in wanted})
+    steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
+    request = Request(
+        "zk reassign",
+        REASSIGNMENT,
+        (
+            Row(
+                key,
+                (
+                    *s.partition,
+                    numbers(s.before) or None,
+                    numbers(s.after) or None,
+                    numbers(s.adding) or None,
+                    numbers(s.removing) or None,
+                ),
+                s.changes,
+                s.refused,
+                "" if s.adding or s.removing else "another preferred leader" if s.changes else "is so already",
+            )
+            for key, s in steps.items()
+        ),
+        whole=True,
+    )
+    image = _image_path(before_image)
+    other_counts = any(len(s.before) != len(s.after) for s in steps.values())
+    undo = (
+        f"offsetmgr zk reassign --reassignment-json-file {quote(str(image))} --zookeeper {quote(session.connect)}"
+        f"{connect.repeated}{' --allow-replication-change' if other_counts else ''} --execute"
+    )
+
+    def ask(rows: list[Row]) -> None:
+        moved = [steps[row.key] for row in rows]
+        data = encode_reassignment({s.partition: s.after for s in moved})
+        _keep(image, encode_reassignment({s.partition: s.before for s in moved}))
+        topics, brokers = {s.partition.topic for s in moved}, {broker for s in moved for broker in s.after}
+        submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, data)], state, topics, brokers)
+
+    def look(rows: list[Row]) -> Progress:
+        asked = {steps[row.key].partition: steps[row.key].after for row in rows}
+        return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
+
+    do = f"give {count_of(len(request.todo), 'partition')} other replicas"
+    _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look, undo=undo))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileFailure(f"file {path}", error.strerror or str(error)) from error
+
+
+def _image_path(path: Path | None) -> Path:
+    from offsetmgr.clock import SystemClock
+    from offsetmgr.config import state_folder
+    from offsetmgr.operations.images import new_path
+
+    folder = state_folder() / "before-images"
+    return path or new_path(folder, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """The before-image on disk, before anything is asked for."""
+    from offsetmgr.stores.atomicfile import replace_file
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFailure(f"folder {path.parent}", error.strerror or str(error)) from error
+    replace_file(path, lambda out: out.write(data), overwrite=False)
+    note(f"before-image: {path}")
+
+
+@app.command("delete-topic")
+@connected
+def delete_topic(
+    connect: Connect,
+    topic: Annotated[
+        list[str], typer.Option("--topic", metavar="NAME", help="A topic, by its whole name; repeatable.")
+    ],
+    wait: Wait = WAIT,
+    execute: Execute = False,
+    yes: Yes = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Delete topics with all that is in them. This cannot be undone.
+
+    With --bootstrap-server the controller is asked first whether it deletes topics at all (delete.topic.enable).
+    One refusal refuses all of it.
+    """
+    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.admin.carryout import submit
+    from offsetmgr.zookeeper.admin.deletion import plan_deletion, progress_of
+    from offsetmgr.zookeeper.admin.reading import read_state
+    from offsetmgr.zookeeper.transactions import Create
+
+    session = connect.zookeeper("zk delete-topic")
+    state = read_state(session, topic)
+    steps = plan_deletion(state, topic, enabled=_deletion_enabled(connect, state.controller))
+    request = Request(
+        "zk delete-topic",
+        DELETION,
+        (
+            Row(
+                s.topic,
+                (s.topic, s.partitions, s.replicas),
+                True,
+                s.refused,
+                f"will wait for {s.waits_for}" if s.waits_for else "",
+            )
+            for s in steps
+        ),
+        whole=True,
+    )
+
+    def ask(rows: list[Row]) -> None:
+        nodes = [Create(f"{paths.DELETE_TOPICS}/{row.key}") for row in rows]
+        submit(session, "deletion of topics", nodes, state, [row.key for row in rows])
+
+    def look(rows: list[Row]) -> Progress:
+        asked = {row.key: state.topic(row.key).czxid for row in rows}
+        return progress_of(read_state(session, asked), asked)
+
+    do = f"delete {count_of(len(request.todo), 'topic')} for good"
+    _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look))
+
+
+def _deletion_enabled(connect: Connect, controller: int | None) -> bool | None:
+    """The controller's ``delete.topic.enable``; None where it was not asked or does not tell, which is said."""
+    cluster = connect.cluster_or_none()
+    if cluster is None:
+        note("not checked: delete.topic.enable of the controller (no --bootstrap-server)")
+        return None
+    try:
+        said = None if controller is None else cluster.broker_setting(controller, "delete.topic.enable")
+    except OffsetMgrError as error:
+        note(f"not checked: delete.topic.enable of the controller ({error})")
+        return None
+    return None if said is None else said == "true"

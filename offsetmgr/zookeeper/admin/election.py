@@ -1,0 +1,87 @@
+"""Preferred replica election: which partitions another broker should lead, and how far the controller is. Pure.
+
+The controller tries each partition once and then deletes the node, whether the preferred replica took over or not
+(kafka.controller.KafkaController.onReplicaElection), so what became of it is told by the leaders alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from offsetmgr.errors import AdminRefused, OffsetMgrError
+from offsetmgr.model import TopicPartition
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
+
+
+class ElectionStep(NamedTuple):
+    """One partition: who leads it and who should. ``wanted`` is False where nothing has to be done."""
+
+    partition: TopicPartition
+    leader: int | None
+    preferred: int | None
+    wanted: bool = False
+    refused: OffsetMgrError | None = None
+
+
+def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
+    """A step for each partition, sorted. Raises `AdminRefused` without a controller, and while another election
+    is under way; what stands in the way of one partition is its step's ``refused``."""
+    what = "preferred replica election"
+    state.refuse_without_controller(what)
+    if state.election:
+        raise AdminRefused(
+            what, f"one is under way: {paths.PREFERRED_REPLICA_ELECTION} exists", "it ends by itself; try again then"
+        )
+    return [_step(state, tp) for tp in sorted(set(partitions))]
+
+
+def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
+    try:
+        found = state.partition(tp)
+    except OffsetMgrError as error:
+        return ElectionStep(tp, None, None, refused=error)
+    if found.leader == found.preferred:
+        return ElectionStep(tp, found.leader, found.preferred)
+    return ElectionStep(tp, found.leader, found.preferred, True, _obstacle(state, tp, found))
+
+
+def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -> OffsetMgrError | None:
+    """Why the controller would leave the leader as it is."""
+    if tp.topic in state.deletions:
+        return AdminRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
+    if found.preferred not in state.brokers:
+        return AdminRefused(f"partition {tp}", f"its preferred leader, broker {found.preferred}, is not alive")
+    if found.preferred not in found.isr:
+        in_sync = numbers(found.isr) or "none"
+        return AdminRefused(
+            f"partition {tp}",
+            f"its preferred leader, broker {found.preferred}, is not in sync (in sync: {in_sync})",
+            "wait until it has caught up",
+        )
+    return None
+
+
+def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
+    """The node's data (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises `UsageError` where it is too long."""
+    listed = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
+    data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
+    return checked_size("preferred replica election", data)
+
+
+def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> Progress:
+    """How far an election is: ``asked`` maps partitions to their preferred leaders. Once the node has gone, what is
+    left open stays so: the controller has tried and given up."""
+    waiting: dict[str, str] = {}
+    for tp, preferred in asked.items():
+        try:
+            leader = state.partition(tp).leader
+        except OffsetMgrError as error:
+            waiting[str(tp)] = str(error)
+            continue
+        if leader != preferred:
+            who = "nobody leads it" if leader is None else f"broker {leader} leads it"
+            waiting[str(tp)] = f"{who}, not broker {preferred}"
+    return Progress(len(asked) - len(waiting), len(asked), waiting, ended=not state.election)

@@ -1,0 +1,169 @@
+"""Partition reassignment: Kafka's JSON, what would change, whether it can, and how far the controller is. Pure.
+
+Through ZooKeeper a controller checks neither brokers nor replica lists (only the brokers' own API does:
+kafka.controller.KafkaController.validateReplicas), and a replica on a dead broker would never be done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from offsetmgr.errors import AdminRefused, MalformedData, OffsetMgrError, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
+
+Assignment = Mapping[TopicPartition, tuple[int, ...]]
+"""Partition -> broker ids of its replicas, the preferred leader first."""
+
+
+class ReassignmentStep(NamedTuple):
+    """One partition's replicas, before and after. ``before`` is empty where the partition does not exist."""
+
+    partition: TopicPartition
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    refused: OffsetMgrError | None = None
+
+    @property
+    def changes(self) -> bool:
+        return self.before != self.after
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.after if broker not in self.before)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.before if broker not in self.after)
+
+
+def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """From the JSON of ``kafka-reassign-partitions`` and of its node, version 1; ``what`` names it in errors.
+
+    Raises `MalformedData`: also where a partition stands in it twice. ``log_dirs`` other than "any" cannot be asked
+    for through ZooKeeper and are refused.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as broken:
+        raise MalformedData(what, f"is not JSON: {broken}") from broken
+    if not isinstance(document, dict) or type(document.get("version")) is not int:
+        raise MalformedData(what, "has no 'version'", _FORM)
+    if document["version"] != 1:
+        raise MalformedData(what, f"is of version {document['version']}; known: 1")
+    listed = document.get("partitions")
+    if not isinstance(listed, list):
+        raise MalformedData(what, "has no list 'partitions'", _FORM)
+    wanted: dict[TopicPartition, tuple[int, ...]] = {}
+    for number, entry in enumerate(listed, 1):
+        tp, replicas = _entry(f"{what}, partition entry {number}", entry)
+        if tp in wanted:
+            raise MalformedData(what, f"names partition {tp} twice")
+        wanted[tp] = replicas
+    return wanted
+
+
+_FORM = 'as in {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2]}]}'
+
+
+def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
+    if not isinstance(entry, dict):
+        raise MalformedData(what, "is not an object", _FORM)
+    topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
+    if not isinstance(topic, str) or type(partition) is not int or not isinstance(replicas, list):
+        raise MalformedData(what, "has no 'topic', 'partition' and 'replicas'", _FORM)
+    if partition < 0 or any(type(broker) is not int or broker < 0 for broker in replicas):
+        raise MalformedData(what, "its 'partition' or 'replicas' are not numbers from 0", _FORM)
+    if any(folder != "any" for folder in entry.get("log_dirs") or ()):
+        raise MalformedData(what, "names log_dirs, which cannot be asked for through ZooKeeper")
+    paths.check_topic(topic)
+    return TopicPartition(topic, partition), tuple(replicas)
+
+
+def encode_reassignment(assignment: Assignment) -> bytes:
+    """The node's data, which Kafka's own tool reads as well. Raises `UsageError` where it is too long for a node."""
+    listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
+    data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
+    return checked_size("reassignment", data)
+
+
+def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bool = False) -> list[ReassignmentStep]:
+    """A step for each partition, sorted; ``other_counts`` allows another number of replicas.
+
+    Raises `AdminRefused` without a controller, and while another one is under way, `UsageError` where nothing is
+    asked for; what stands in the way of one partition is its step's ``refused``.
+    """
+    what = "reassignment"
+    state.refuse_without_controller(what)
+    if state.reassignment is not None:
+        raise AdminRefused(
+            what,
+            f"one is under way: {paths.REASSIGN_PARTITIONS} holds {len(state.reassignment)} partitions",
+            "wait until it is done",
+        )
+    if not wanted:
+        raise UsageError(what, "no partition is named")
+    return [_step(state, tp, replicas, other_counts) for tp, replicas in sorted(wanted.items())]
+
+
+def _step(state: AdminState, tp: TopicPartition, after: tuple[int, ...], other_counts: bool) -> ReassignmentStep:
+    try:
+        found = state.partition(tp)
+    except OffsetMgrError as error:
+        return ReassignmentStep(tp, (), after, error)
+    obstacle = _obstacle(state, tp, found, after, other_counts)
+    return ReassignmentStep(tp, found.replicas, after, obstacle)
+
+
+def _obstacle(
+    state: AdminState, tp: TopicPartition, found: AssignedPartition, after: Sequence[int], other_counts: bool
+) -> OffsetMgrError | None:
+    what = f"partition {tp}"
+    if found.moving:
+        return AdminRefused(what, "it is being reassigned already", "wait until that is done")
+    if tp.topic in state.deletions:
+        return AdminRefused(what, f"topic {tp.topic} is being deleted")
+    if not after:
+        return AdminRefused(what, "no replicas are named")
+    if len(set(after)) != len(after):
+        return AdminRefused(what, f"the replicas {numbers(after)} name a broker twice")
+    if dead := sorted(set(after) - set(state.brokers)):
+        verb = "is" if len(dead) == 1 else "are"
+        return AdminRefused(what, f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})")
+    if len(after) != len(found.replicas) and not other_counts:
+        return AdminRefused(
+            what,
+            f"it has {len(found.replicas)} replicas and would have {len(after)}",
+            "add --allow-replication-change if that is meant",
+        )
+    return None
+
+
+def progress_of(state: AdminState, asked: Assignment) -> Progress:
+    """How far a reassignment is. Once no partition is under way any more, what is left open stays so."""
+    pending = state.reassignment or frozenset()
+    waiting: dict[str, str] = {}
+    under_way = False
+    for tp, replicas in asked.items():
+        try:
+            found = state.partition(tp)
+        except OffsetMgrError as error:
+            waiting[str(tp)] = str(error)
+            continue
+        if tp in pending or found.moving:
+            under_way = True
+            waiting[str(tp)] = _waits_for(state, found, replicas)
+        elif found.replicas != replicas:
+            waiting[str(tp)] = f"its replicas are {numbers(found.replicas)}: the controller has left it so"
+    return Progress(len(asked) - len(waiting), len(asked), waiting, ended=not under_way)
+
+
+def _waits_for(state: AdminState, found: AssignedPartition, replicas: Iterable[int]) -> str:
+    behind = [broker for broker in replicas if broker not in found.isr]
+    dead = [broker for broker in behind if broker not in state.brokers]
+    if dead:
+        return f"broker {numbers(dead)} is not alive"
+    return f"broker {numbers(behind)} is not in sync yet" if behind else "the controller has not ended it yet"

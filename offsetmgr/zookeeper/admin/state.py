@@ -1,0 +1,117 @@
+"""What must be known of a cluster before its controller is asked for something, and while it works. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import AdminRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.zookeeper import paths
+
+MOST_BYTES: Final = 900 * 1024
+"""Of one request's node: the server's default ``jute.maxbuffer`` is 1 MiB."""
+
+
+class AssignedPartition(NamedTuple):
+    """One partition as ``/brokers/topics`` has it."""
+
+    replicas: tuple[int, ...]
+    """Assigned replicas, the preferred leader first; during a reassignment also those that it adds and removes."""
+    leader: int | None = None
+    """None where it has none, or where its state is not known (no node yet)."""
+    isr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def preferred(self) -> int:
+        return self.replicas[0]
+
+    @property
+    def moving(self) -> bool:
+        """Whether a reassignment is under way, asked for here or through the brokers (KIP-455)."""
+        return bool(self.adding or self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """One topic. ``version`` and ``czxid`` are those of its node: a topic made anew has another ``czxid``."""
+
+    partitions: Mapping[int, AssignedPartition]
+    version: int
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminState:
+    """A cluster at (about) one moment. ``topics`` holds those that were asked for and exist, or their error."""
+
+    controller: int | None
+    """The broker id of the controller; None where there is none, so that nobody would carry anything out."""
+    kraft: bool
+    """Whether the controller is a KRaft one (a cluster on its way off ZooKeeper), which looks at none of the nodes."""
+    brokers: Mapping[int, int]
+    """Live brokers -> version of their node."""
+    topics: Mapping[str, TopicState | OffsetMgrError]
+    deletions: frozenset[str] = frozenset()
+    """Topics under ``/admin/delete_topics``."""
+    reassignment: frozenset[TopicPartition] | None = None
+    """What ``/admin/reassign_partitions`` still holds; None where the node does not exist."""
+    election: bool = False
+    """Whether ``/admin/preferred_replica_election`` exists."""
+
+    def partition(self, tp: TopicPartition) -> AssignedPartition:
+        """Raises `UnknownTopicOrPartition`, and the topic's error where it could not be read."""
+        found = self.topic(tp.topic).partitions.get(tp.partition)
+        if found is None or not found.replicas:
+            raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
+        return found
+
+    def topic(self, name: str) -> TopicState:
+        """Raises as `partition`."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name}", f"there is no {paths.topic(name)}")
+        if isinstance(topic, OffsetMgrError):
+            raise topic
+        return topic
+
+    def refuse_without_controller(self, what: str) -> None:
+        """Raises `AdminRefused` where no controller would see the request."""
+        if self.controller is None:
+            raise AdminRefused(
+                what, f"there is no {paths.CONTROLLER}, so nobody would carry it out", "are the brokers running?"
+            )
+        if self.kraft:
+            raise AdminRefused(
+                what,
+                "the controller is a KRaft one, which looks at none of these nodes",
+                "ask the brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
+            )
+
+
+class Progress(NamedTuple):
+    """How far the controller is. ``open`` maps the names of what is not done to what it waits for, or to why it never
+    will be."""
+
+    done: int
+    total: int
+    open: Mapping[str, str]
+    ended: bool
+    """Whether the controller does nothing more about it; what is open then has failed."""
+
+
+def checked_size(what: str, data: bytes) -> bytes:
+    """The data of a request's node. Raises `UsageError` where it is more than a node can hold."""
+    if len(data) > MOST_BYTES:
+        raise UsageError(
+            what, f"it takes {len(data):,} bytes, and a node holds {MOST_BYTES:,}", "name fewer partitions"
+        )
+    return data
+
+
+def numbers(ids: Iterable[int]) -> str:
+    """Broker ids as people write them: ``1,2,3``."""
+    return ",".join(map(str, ids))

@@ -1,0 +1,278 @@
+"""``zk elect|reassign|delete-topic``, carried out by the controller of three real brokers with ZooKeeper (3.9.1).
+
+Topics are the tests' own. The brokers do not elect preferred leaders by themselves, so that who leads is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from processes import Commands, create_topic, wait_for
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Conflict
+from offsetmgr.model import TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.admin.carryout import submit
+from offsetmgr.zookeeper.admin.reading import read_state
+from offsetmgr.zookeeper.admin.state import AssignedPartition
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create
+
+pytestmark = pytest.mark.servers
+
+BROKERS = 3
+SETTINGS = {
+    "auto.leader.rebalance.enable": "false",
+    "zookeeper.session.timeout.ms": 3000,
+    "offsets.topic.num.partitions": 1,
+}
+
+
+@dataclass
+class Trio:
+    """Three brokers of one cluster, and a fourth that is a cluster of its own and deletes no topics."""
+
+    brokers: list[KafkaBroker]
+    keeper: KafkaBroker
+
+    @property
+    def zookeeper(self) -> str:
+        return self.brokers[0].zookeeper
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers if broker.running())
+
+
+@pytest.fixture(scope="module")
+def trio(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    folder = tmp_path_factory.mktemp("requests")
+    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
+    brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
+    no_deletion = {"delete.topic.enable": "false"}
+    keeper = KafkaBroker(folder / "keeper", zookeeper=f"{chroot}-keeper", config=no_deletion)
+    with contextlib.ExitStack() as stack:
+        with ThreadPoolExecutor() as pool:
+            for broker in (*brokers, keeper):
+                stack.callback(broker.kill)
+            list(pool.map(KafkaBroker.start, (*brokers, keeper)))
+        yield Trio(brokers, keeper)
+
+
+@pytest.fixture
+def session(trio: Trio) -> Iterator[ZookeeperSession]:
+    with ZookeeperSession(trio.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
+        yield session
+
+
+def assigned(session: ZookeeperSession, topic: str) -> dict[int, AssignedPartition]:
+    return dict(read_state(session, [topic]).topic(topic).partitions)
+
+
+def as_assigned(session: ZookeeperSession, topic: str) -> dict[str, Any]:
+    """The topic's replicas as the JSON of a reassignment."""
+    listed = [
+        {"topic": topic, "partition": n, "replicas": list(p.replicas)} for n, p in assigned(session, topic).items()
+    ]
+    return {"version": 1, "partitions": listed}
+
+
+def write(path: Path, topic: str, replicas: dict[int, list[int]]) -> Path:
+    listed = [{"topic": topic, "partition": n, "replicas": to} for n, to in replicas.items()]
+    path.write_text(json.dumps({"version": 1, "partitions": listed}))
+    return path
+
+
+def rows(commands: Commands, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(commands.run("zk", *arguments, "--format", "json", code=code).stdout)
+    return found
+
+
+def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before_image(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    topic, commands = create_topic(trio.bootstrap, unique, 2, replicas=2), Commands(tmp_path)
+    producer = Producer({"bootstrap.servers": trio.bootstrap})
+    for number in range(200):
+        producer.produce(topic, b"x" * 100, partition=number % 2)
+    assert producer.flush(30) == 0
+    before = {n: partition.replicas for n, partition in assigned(session, topic).items()}
+    after = {n: [broker for broker in range(BROKERS) if broker != replicas[0]] for n, replicas in before.items()}
+    moves, image = write(tmp_path / "moves.json", topic, after), tmp_path / "before.json"
+    asked = ("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves))
+
+    dry = commands.run("zk", *asked)
+    assert "dry run: would give 2 partitions other replicas; nothing was changed" in dry.stderr
+    assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
+
+    moved = commands.run("zk", *asked, "--before-image", str(image), "--execute", "--yes")
+    there = assigned(session, topic)
+    assert {n: list(p.replicas) for n, p in there.items()} == after
+    assert {n: set(p.isr) for n, p in there.items()} == {n: set(replicas) for n, replicas in after.items()}
+    assert "2 of 2 done" in moved.stderr
+    assert f"undo: offsetmgr zk reassign --reassignment-json-file {image} --zookeeper" in moved.stderr
+
+    back = ("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(image))
+    outcomes = rows(commands, *back, "--execute", "--yes")
+    assert {(row["partition"], row["outcome"]) for row in outcomes} == {(0, "done"), (1, "done")}
+    assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
+    assert session.get(paths.REASSIGN_PARTITIONS) is None
+    again = commands.run("zk", *back, "--execute", "--yes")
+    assert "nothing to change" in again.stderr
+
+
+def test_a_reassignment_with_one_thing_wrong_changes_nothing(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    topic, commands = create_topic(trio.bootstrap, unique, 2, replicas=2), Commands(tmp_path)
+    before = as_assigned(session, topic)
+    first = before["partitions"][0]["replicas"]
+    moves = write(tmp_path / "moves.json", topic, {0: first[::-1], 1: [1, 7], 9: [1, 2]})
+
+    outcomes = rows(
+        commands,
+        *("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves)),
+        *("--execute", "--yes"),
+        code=1,
+    )
+
+    assert [(row["partition"], row["outcome"], row["note"]) for row in outcomes] == [
+        (0, "not done", "another part is refused"),
+        (1, "refused", "broker 7 is not alive (alive: 0,1,2)"),
+        (9, "refused", f"topic {topic} has no partition 9"),
+    ]
+    assert as_assigned(session, topic) == before
+    assert session.get(paths.REASSIGN_PARTITIONS) is None
+
+
+def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed_since_it_was_judged(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
+    judged = read_state(session, [topic])
+    (holder,) = judged.topic(topic).partitions[0].replicas
+    target = trio.brokers[(holder + 1) % BROKERS]
+    if target.broker_id == judged.controller:
+        target = trio.brokers[(holder + 2) % BROKERS]
+    moves = write(tmp_path / "moves.json", topic, {0: [target.broker_id]})
+    asked = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves), "--execute")
+
+    target.freeze()  # its session lives on for a while, so it counts as alive, and fetches nothing
+    try:
+        first = commands.run(*asked, "--yes", "--wait", "0.5", code=1)
+        second = commands.run(*asked, "--yes", code=1)
+        with pytest.raises(Conflict, match="reassign_partitions exists already"):
+            submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], judged, [])
+    finally:
+        target.thaw()
+
+    assert f"open: {topic}-0: broker {target.broker_id} is not" in first.stderr
+    assert "1 of 1 still open after 0.5 s; the controller goes on" in first.stderr
+    assert "one is under way: /admin/reassign_partitions holds 1 partitions" in second.stderr
+    wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the reassignment ends when the broker is back")
+    assert assigned(session, topic)[0].replicas == (target.broker_id,)
+    with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):
+        submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], judged, [topic])
+    assert session.get(paths.REASSIGN_PARTITIONS) is None
+
+
+def test_preferred_leaders_lead_again_after_a_broker_was_away(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    topic, commands = create_topic(trio.bootstrap, unique, 3, replicas=2), Commands(tmp_path)
+    preferred = {n: partition.preferred for n, partition in assigned(session, topic).items()}
+    victim = trio.brokers[2]
+    away = next(n for n, broker in preferred.items() if broker == victim.broker_id)
+
+    victim.stop()
+    refused = rows(commands, "elect", "--zookeeper", trio.zookeeper, "--topic", topic, code=1)
+    assert [(row["partition"], row["note"]) for row in refused if row["note"] != "leads already"] == [
+        (away, f"refused: its preferred leader, broker {victim.broker_id}, is not alive")
+    ]
+    victim.start()
+    wait_for(lambda: victim.broker_id in assigned(session, topic)[away].isr, "the broker is in sync again")
+    assert assigned(session, topic)[away].leader != victim.broker_id
+
+    outcomes = rows(commands, "elect", "--zookeeper", trio.zookeeper, "--topic", topic, "--execute", "--yes")
+
+    assert {row["partition"]: row["outcome"] for row in outcomes} == {
+        n: "done" if n == away else "unchanged" for n in preferred
+    }
+    assert {n: partition.leader for n, partition in assigned(session, topic).items()} == preferred
+    assert session.get(paths.PREFERRED_REPLICA_ELECTION) is None
+
+
+def test_a_deleted_topic_is_gone_and_one_with_a_dead_broker_stays_open_until_it_is_back(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    commands = Commands(tmp_path)
+    plain, waiting = (create_topic(trio.bootstrap, f"{unique}-{n}", 2, replicas=3) for n in range(2))
+    servers = ("--zookeeper", trio.zookeeper, "--bootstrap-server", trio.bootstrap)
+
+    (dry,) = rows(commands, "delete-topic", *servers, "--topic", plain)
+    assert dry == {"topic": plain, "partitions": 2, "replicas": 6, "note": None}
+    assert session.get(paths.topic(plain)) is not None
+    (gone,) = rows(commands, "delete-topic", *servers, "--topic", plain, "--execute", "--yes")
+    assert (gone["outcome"], session.get(paths.topic(plain))) == ("done", None)
+
+    trio.brokers[1].stop()
+    servers = ("--zookeeper", trio.zookeeper, "--bootstrap-server", trio.bootstrap)
+    still = commands.run(
+        "zk", "delete-topic", *servers, "--topic", waiting, "--execute", "--yes", "--wait", "1", code=1
+    )
+    assert f"open: {waiting}: waits for broker 1, not alive, which holds replicas" in still.stderr
+    assert "1 of 1 still open after 1 s; the controller goes on" in still.stderr
+    trio.brokers[1].start()
+    wait_for(lambda: session.get(paths.topic(waiting)) is None, "the topic is deleted when the broker is back")
+
+    refused = commands.run("zk", "delete-topic", *servers, "--topic", plain, "--execute", "--yes", code=1)
+    assert f"error: topic {plain}: there is no /brokers/topics/{plain}" in refused.stderr
+
+
+def test_a_controller_that_deletes_no_topics_is_found_out_before_or_after(
+    trio: Trio, unique: str, tmp_path: Path
+) -> None:
+    commands, keeper = Commands(tmp_path), trio.keeper
+    topic = create_topic(keeper.bootstrap, unique, 1)
+    asked = ("zk", "delete-topic", "--zookeeper", keeper.zookeeper, "--topic", topic, "--execute", "--yes")
+
+    before = commands.run(*asked, "--bootstrap-server", keeper.bootstrap, code=1)
+    after = commands.run(*asked, code=1)
+
+    assert "delete.topic.enable is false on the controller, broker 0" in before.stderr
+    assert "not checked: delete.topic.enable of the controller (no --bootstrap-server)" in after.stderr
+    assert f"failed: {topic}: the controller has dropped the request" in after.stderr
+    with ZookeeperSession(keeper.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
+        assert read_state(session, [topic]).partition(TopicPartition(topic, 0)).replicas == (0,)
+
+
+def test_without_brokers_nobody_is_asked(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path) -> None:
+    """As after all brokers of a cluster have gone: the topic is there, the controller is not."""
+    commands = Commands(tmp_path)
+    address = f"{zookeeper.connect}/{unique}"
+    with ZookeeperSession(zookeeper.connect, ConnectionConfig(timeout_ms=20_000)) as session:
+        session.transaction(
+            [
+                *(Create(f"/{unique}{path}") for path in ("", "/brokers", "/brokers/topics", "/admin")),
+                Create(f"/{unique}/brokers/topics/orders", b'{"version":1,"partitions":{"0":[0]}}'),
+            ]
+        )
+
+    elect = commands.run("zk", "elect", "--zookeeper", address, "--all-topics", "--execute", "--yes", code=1)
+    delete = commands.run("zk", "delete-topic", "--zookeeper", address, "--topic", "orders", code=1)
+    both = commands.run("zk", "elect", "--zookeeper", address, "--all-topics", "--topic", "a", code=2)
+
+    for done in (elect, delete):
+        assert "there is no /controller, so nobody would carry it out" in done.stderr
+    assert "both --topic and --all-topics are given" in both.stderr

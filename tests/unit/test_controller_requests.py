@@ -1,0 +1,257 @@
+"""What a controller may be asked for, what is refused before it is asked, and when it is done. No I/O."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from offsetmgr.errors import AdminRefused, MalformedData, UnknownTopicOrPartition, Unreadable, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.zookeeper.admin import deletion, election, reassignment
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
+
+P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
+
+
+def cluster(*partitions: AssignedPartition, **changes: object) -> AdminState:
+    """Brokers 0, 1 and 2, of which 0 is the controller, and the topic "orders" of these partitions."""
+    topic = TopicState(dict(enumerate(partitions)), version=4, czxid=77)
+    state = {
+        "controller": 0,
+        "kraft": False,
+        "brokers": {0: 0, 1: 0, 2: 0},
+        "topics": {"orders": topic},
+        **changes,
+    }
+    return AdminState(**state)  # type: ignore[arg-type]
+
+
+def partition(
+    *replicas: int, leader: int | None = None, isr: tuple[int, ...] = (), **more: object
+) -> AssignedPartition:
+    return AssignedPartition(replicas, leader, isr or replicas, **more)  # type: ignore[arg-type]
+
+
+# --- election -------------------------------------------------------------------------------------
+
+
+def test_an_election_is_wanted_only_where_the_preferred_replica_does_not_lead() -> None:
+    state = cluster(partition(1, 2, leader=1), partition(2, 1, leader=1))
+
+    leads, wanted = election.plan_election(state, [P1, P0, P1])
+
+    assert leads == election.ElectionStep(P0, 1, 1, wanted=False)
+    assert wanted == election.ElectionStep(P1, 1, 2, wanted=True)
+
+
+def test_an_election_of_a_replica_that_is_dead_or_behind_is_refused_since_the_controller_would_give_up() -> None:
+    state = cluster(partition(3, 1, leader=1), partition(2, 1, leader=1, isr=(1,)), brokers={0: 0, 1: 0, 2: 0})
+
+    dead, behind, missing = election.plan_election(state, [P0, P1, P2])
+
+    assert str(dead.refused) == "partition orders-0: its preferred leader, broker 3, is not alive"
+    assert str(behind.refused) == "partition orders-1: its preferred leader, broker 2, is not in sync (in sync: 1)"
+    assert isinstance(missing.refused, UnknownTopicOrPartition)
+
+
+def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
+    state = cluster(partition(2, 1, leader=1), election=True)
+
+    with pytest.raises(AdminRefused, match="/admin/preferred_replica_election exists"):
+        election.plan_election(state, [P0])
+    for changes, why in (({"controller": None}, "there is no /controller"), ({"kraft": True}, "is a KRaft one")):
+        for plan in (
+            lambda s: election.plan_election(s, [P0]),
+            lambda s: reassignment.plan_reassignment(s, {P0: (1, 2)}),
+            lambda s: deletion.plan_deletion(s, ["orders"], enabled=None),
+        ):
+            with pytest.raises(AdminRefused, match=why):
+                plan(cluster(partition(2, 1), **changes))
+
+
+def test_the_node_of_an_election_is_kafkas() -> None:
+    assert json.loads(election.encode_election([P0, P2])) == {
+        "version": 1,
+        "partitions": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 2}],
+    }
+
+
+def test_an_election_is_over_when_its_node_is_gone_whoever_leads_then() -> None:
+    asked = {P0: 1, P1: 2}
+    partitions = (partition(1, 2, leader=1), partition(2, 1, leader=1))
+
+    under_way = election.progress_of(cluster(*partitions, election=True), asked)
+    over = election.progress_of(cluster(*partitions), asked)
+
+    assert (under_way.done, under_way.ended) == (1, False)
+    assert (over.done, over.ended, over.open) == (1, True, {"orders-1": "broker 1 leads it, not broker 2"})
+
+
+# --- reassignment ---------------------------------------------------------------------------------
+
+
+def test_a_reassignment_says_which_brokers_come_and_go() -> None:
+    state = cluster(partition(0, 1), partition(1, 2), partition(2, 0))
+
+    move, same, order = reassignment.plan_reassignment(state, {P0: (1, 2), P1: (1, 2), P2: (0, 2)})
+
+    assert (move.before, move.after, move.adding, move.removing) == ((0, 1), (1, 2), (2,), (0,))
+    assert (same.changes, same.refused) == (False, None)
+    assert (order.changes, order.adding, order.removing) == (True, (), ())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "changes", "why"),
+    [
+        ((1, 3), {}, "broker 3 is not alive (alive: 0,1,2)"),
+        ((4, 3), {}, "broker 3,4 are not alive (alive: 0,1,2)"),
+        ((1, 1), {}, "the replicas 1,1 name a broker twice"),
+        ((), {}, "no replicas are named"),
+        ((1,), {}, "it has 2 replicas and would have 1"),
+        ((1, 2), {"deletions": frozenset({"orders"})}, "topic orders is being deleted"),
+    ],
+)
+def test_a_reassignment_that_would_never_end_is_refused(
+    replicas: tuple[int, ...], changes: dict[str, object], why: str
+) -> None:
+    (step,) = reassignment.plan_reassignment(cluster(partition(0, 1), **changes), {P0: replicas})
+
+    assert isinstance(step.refused, AdminRefused)
+    assert step.refused.why == why
+
+
+def test_another_number_of_replicas_needs_its_flag() -> None:
+    (step,) = reassignment.plan_reassignment(cluster(partition(0, 1)), {P0: (1,)}, other_counts=True)
+
+    assert (step.refused, step.removing) == (None, (0,))
+
+
+def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_request_too() -> None:
+    state = cluster(partition(0, 1, 2, adding=(2,), removing=(0,)))
+
+    moving, missing, elsewhere = reassignment.plan_reassignment(
+        state, {P0: (1, 2, 0), P1: (1, 2), TopicPartition("other", 0): (1,)}
+    )
+
+    assert moving.refused is not None and moving.refused.why == "it is being reassigned already"
+    assert str(missing.refused) == "partition orders-1: topic orders has no partition 1"
+    assert isinstance(elsewhere.refused, UnknownTopicOrPartition)
+    with pytest.raises(AdminRefused, match="reassign_partitions holds 1 partitions"):
+        reassignment.plan_reassignment(cluster(partition(0, 1), reassignment=frozenset({P0})), {P0: (1, 2)})
+    with pytest.raises(UsageError, match="no partition is named"):
+        reassignment.plan_reassignment(state, {})
+
+
+def test_a_topic_that_cannot_be_read_refuses_its_partitions_with_that_error() -> None:
+    broken = Unreadable("ZooKeeper node /brokers/topics/orders", "is not JSON")
+
+    (step,) = reassignment.plan_reassignment(cluster(topics={"orders": broken}), {P0: (1, 2)})
+
+    assert step.refused is broken
+
+
+def test_a_reassignment_waits_for_what_is_not_in_sync_and_ends_when_nothing_moves() -> None:
+    asked = {P0: (1, 2), P1: (2, 1)}
+    moving = partition(1, 2, 0, leader=0, isr=(0, 1), adding=(2,), removing=(0,))
+    dead = {0: 0, 1: 0}
+
+    behind = reassignment.progress_of(cluster(moving, partition(2, 1), reassignment=frozenset({P0})), asked)
+    stuck = reassignment.progress_of(cluster(moving, partition(2, 1), brokers=dead), asked)
+    given_up = reassignment.progress_of(cluster(partition(0, 1), partition(2, 1)), asked)
+    done = reassignment.progress_of(cluster(partition(1, 2), partition(2, 1)), asked)
+
+    assert (behind.done, behind.ended, behind.open) == (1, False, {"orders-0": "broker 2 is not in sync yet"})
+    assert (stuck.ended, stuck.open) == (False, {"orders-0": "broker 2 is not alive"})
+    assert (given_up.ended, given_up.open) == (
+        True,
+        {"orders-0": "its replicas are 0,1: the controller has left it so"},
+    )
+    assert (done.done, done.ended, done.open) == (2, True, {})
+
+
+def test_the_file_is_kafkas_and_reads_what_it_writes() -> None:
+    assignment = {P0: (1, 2), P2: (0,)}
+
+    assert reassignment.decode_reassignment("f", reassignment.encode_reassignment(assignment)) == assignment
+    with_folders = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","any"]}]}'
+    assert reassignment.decode_reassignment("f", with_folders) == {TopicPartition("t", 0): (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not JSON"),
+        ("[]", "has no 'version'"),
+        ('{"version":2,"partitions":[]}', "is of version 2; known: 1"),
+        ('{"version":1}', "has no list 'partitions'"),
+        ('{"version":1,"partitions":[7]}', "partition entry 1: is not an object"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":0}]}', "has no 'topic', 'partition' and 'replicas'"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "are not numbers from 0"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "are not numbers from 0"),
+        (
+            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/d"]}]}',
+            "names log_dirs",
+        ),
+        (
+            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1]},'
+            '{"topic":"t","partition":0,"replicas":[2]}]}',
+            "names partition t-0 twice",
+        ),
+    ],
+)
+def test_a_broken_file_is_named_with_what_is_wrong(text: str, why: str) -> None:
+    with pytest.raises(MalformedData) as raised:
+        reassignment.decode_reassignment("file moves.json", text.encode())
+
+    assert str(raised.value).startswith("file moves.json")
+    assert why in str(raised.value)
+
+
+def test_a_request_that_no_node_can_hold_is_refused() -> None:
+    many = {TopicPartition("orders", n): (1, 2, 3) for n in range(20_000)}
+
+    with pytest.raises(UsageError, match="it takes 1,108,918 bytes"):
+        reassignment.encode_reassignment(many)
+
+
+# --- deletion -------------------------------------------------------------------------------------
+
+
+def test_a_deletion_says_how_much_goes_and_what_it_will_wait_for() -> None:
+    (plain,) = deletion.plan_deletion(cluster(partition(0, 1), partition(1, 2)), ["orders"], enabled=True)
+    (dead,) = deletion.plan_deletion(cluster(partition(0, 5), partition(4, 5)), ["orders"], enabled=None)
+    (moving,) = deletion.plan_deletion(cluster(partition(0, 1, adding=(1,))), ["orders"], enabled=True)
+
+    assert plain == deletion.DeletionStep("orders", 2, 4)
+    assert dead.waits_for == "broker 4,5, not alive, which holds replicas"
+    assert moving.waits_for == "the reassignment of its partitions"
+
+
+def test_deletions_that_the_controller_would_drop_are_refused() -> None:
+    with pytest.raises(AdminRefused, match=r"delete\.topic\.enable is false on the controller, broker 0"):
+        deletion.plan_deletion(cluster(partition(0)), ["orders"], enabled=False)
+    under_way = cluster(partition(0), deletions=frozenset({"orders"}))
+    internal = cluster(topics={"__consumer_offsets": TopicState({0: partition(0)}, 0, 5)})
+
+    (again,) = deletion.plan_deletion(under_way, ["orders"], enabled=None)
+    (offsets,) = deletion.plan_deletion(internal, ["__consumer_offsets"], enabled=None)
+    (missing,) = deletion.plan_deletion(under_way, ["other"], enabled=None)
+
+    assert again.refused is not None and "/admin/delete_topics/orders exists" in again.refused.why
+    assert offsets.refused is not None and offsets.refused.why == "brokers do not work without it"
+    assert isinstance(missing.refused, UnknownTopicOrPartition)
+
+
+def test_a_deletion_is_done_when_the_topic_is_gone_or_made_anew() -> None:
+    under_way = cluster(partition(0, 5), deletions=frozenset({"orders"}))
+
+    waits = deletion.progress_of(under_way, {"orders": 77})
+    gone = deletion.progress_of(cluster(topics={}), {"orders": 77})
+    anew = deletion.progress_of(cluster(partition(0)), {"orders": 76})
+    dropped = deletion.progress_of(cluster(partition(0)), {"orders": 77})
+
+    assert (waits.ended, waits.open) == (False, {"orders": "waits for broker 5, not alive, which holds replicas"})
+    assert (gone.done, gone.ended, anew.done, anew.ended) == (1, True, 1, True)
+    assert dropped.ended
+    assert dropped.open == {"orders": "the controller has dropped the request; is delete.topic.enable false there?"}
