@@ -89,7 +89,7 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str) -> int:
     flags, descriptor = data[at], data[at + 1]
     if not flags & _LZ4_INDEPENDENT:
         raise Unreadable(what, "its LZ4 blocks depend on each other, which Kafka does not allow")
-    largest = 1 << (8 + 2 * (descriptor >> 4 & 0x07))
+    block_room = bytearray(1 << (8 + 2 * (descriptor >> 4 & 0x07)))
     at += 3 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     while True:
         (size,) = _UINT32_LE.unpack_from(data, at)
@@ -101,5 +101,9 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str) -> int:
         if size > len(data) - at:
             raise ValueError(f"a block of {size} bytes does not fit in it")
         block = data[at : at + size]
-        out += block if stored else bytes(cramjam.lz4.decompress_block(block, output_len=largest))
+        if stored:
+            out += block
+        else:
+            written = cramjam.lz4.decompress_block_into(block, block_room, output_len=len(block_room))
+            out += memoryview(block_room)[:written]
         at += size + (_UINT32_LE.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)

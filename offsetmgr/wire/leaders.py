@@ -21,7 +21,7 @@ from offsetmgr.wire.errors import kafka_error
 
 T = TypeVar("T")
 
-_PATIENCE: Final = 2.0
+_PATIENCE: Final = 1.0
 """Seconds for which a topic that a broker does not know is asked for again: one that has just come back, or just heard
 of the topic, does not know it yet."""
 _SHARE: Final = 3
