@@ -10,14 +10,14 @@ from typing import Final
 
 import typer
 
-from offsetmgr.cli import zk_tree
+from offsetmgr.cli import zk_admin, zk_cluster, zk_groups, zk_tree
 
-PARTS: Final = (zk_tree.app,)
+PARTS: Final = (zk_tree.app, zk_cluster.app, zk_groups.app, zk_admin.app)
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Kafka's directories in ZooKeeper.",
+    help="Kafka in ZooKeeper: its directories, and what its controller can be asked there.",
 )
 for part in PARTS:
     app.add_typer(part)

@@ -1,29 +1,35 @@
-"""``offsetmgr zk tree``: the nodes themselves."""
+"""``offsetmgr zk tree``: every node as it lies, with what it is and what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import told
 from offsetmgr.cli.options import Connect, Format, connected
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.errors import UsageError
+from offsetmgr.errors import OffsetMgrError, ServerError, UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.zookeeper.tree import TreeNode
 
 app = typer.Typer()
 
 TREE: Final = (
     Column("path"),
+    Column("kind"),
+    Column("value"),
+    Column("children", right=True, detail=True),
     Column("ephemeral_owner", optional=True),
     Column("version", right=True),
     Column("mtime", time=True),
-    Column("data"),
+    Column("ctime", detail=True),
+    Column("notes", optional=True),
+    Column("error", optional=True),
+    Column("data", detail=True),
 )
 
 
@@ -31,27 +37,56 @@ TREE: Final = (
 @connected
 def tree(
     connect: Connect,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The node to begin at.")] = "/brokers",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Where to begin, below the chroot.")] = "/",
+    depth: Annotated[
+        int | None, typer.Option("--depth", min=0, help="How many levels below it at most.", show_default=False)
+    ] = None,
     watch: Watch = None,
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """A node and all that is below it, with what they hold."""
-    if not path.startswith("/") or (path != "/" and path.endswith("/")):
+    """Nodes from any one downwards, as Kafka means them.
+
+    What is odd about a node stands beside it, and one that cannot be understood hides no other. Credentials are hidden.
+    --format json and csv have each node's raw data too.
+    """
+    from offsetmgr.zookeeper.tree import walk
+
+    if not path.startswith("/") or "//" in path or (path != "/" and path.endswith("/")):
         raise UsageError(f"path {path!r}", "is no path of ZooKeeper", "as in /brokers/ids")
     session = connect.zookeeper("zk tree")
 
     def once() -> int:
-        if not write_rows(TREE, _rows(session, path), output):
-            note(f"no node {path} in ZooKeeper at {session.connect}")
-            return FAILED
-        return 0
+        errors: list[OffsetMgrError] = []
+        found = progress(walk(session, path, depth), "nodes")
+        if not write_rows(TREE, _rows(found, errors), output):
+            raise ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}")
+        return told(errors)
 
     if code := watching(once, watch, count):
         raise typer.Exit(code)
 
 
-def _rows(session: ZookeeperSession, path: str) -> Iterator[tuple[Any, ...]]:
-    for at, node in sorted(session.tree(path).items()):
-        owner = f"{node.ephemeral_owner:#x}" if node.ephemeral_owner else None
-        yield at, owner, node.version, node.mtime_ms, node.data.decode("utf-8", "backslashreplace")
+def _rows(found: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        errors += [error for error in (one.error, one.children_error) if error is not None]
+        stat, what = one.node, one.shown
+        broken = "; ".join(e.why for e in (one.error, one.children_error) if e is not None)
+        yield (
+            one.path,
+            None if what.kind == "other" else what.kind,
+            what.value,
+            one.children,
+            session_of(stat.ephemeral_owner) if stat else None,
+            stat.version if stat else None,
+            stat.mtime_ms if stat else None,
+            stat.ctime_ms if stat else None,
+            "; ".join(what.notes) or None,
+            broken or None,
+            None if stat is None or what.secret else stat.data.decode("utf-8", "backslashreplace"),
+        )
+
+
+def session_of(ephemeral_owner: int) -> str | None:
+    """A session's id as ZooKeeper's own tools write it; None for a persistent node."""
+    return f"{ephemeral_owner & 0xFFFFFFFFFFFFFFFF:#x}" if ephemeral_owner else None

@@ -8,6 +8,7 @@ from typing import Final
 from offsetmgr.errors import Unreadable, UsageError
 
 MAX_OFFSET: Final = 2**63 - 1
+_MOST_DIGITS: Final = 40
 
 
 def check_offset(offset: int) -> int:
@@ -19,8 +20,9 @@ def check_offset(offset: int) -> int:
 
 def parse_decimal(path: str, data: bytes) -> int:
     """The offset that a node holds in ASCII decimal. Raises `Unreadable` naming the node."""
-    # Strictly the digits that Long.toString writes and String.toLong reads; int() alone would take "1_0" and " 7".
-    if data.isdigit() and (offset := int(data)) <= MAX_OFFSET:
+    # Strictly the digits that Long.toString writes and String.toLong reads; int() alone would take "1_0" and " 7", and
+    # refuse thousands of digits with an error of its own.
+    if data.isdigit() and len(data) <= _MOST_DIGITS and (offset := int(data)) <= MAX_OFFSET:
         return offset
     raise Unreadable(f"ZooKeeper node {path}", _not_an_offset(data))
 

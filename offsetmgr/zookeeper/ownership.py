@@ -1,4 +1,7 @@
-"""Who holds which partition: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Reads only."""
+"""Who holds which partition: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Reads only.
+
+In Kafka 0.7 the node is named ``BROKER-PARTITION``, and the partition is a `BrokerPartition`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from itertools import islice
 from typing import Final
 
 from offsetmgr.errors import OffsetMgrError, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.jute import NodeData
+from offsetmgr.zookeeper.nodes import parse_owner
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 GROUPS_AT_ONCE: Final = 500
 
 _PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
-_THREAD: Final = re.compile(r"(?P<member>.+)-(?P<thread>[0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Owner:
 
     ``error`` says why that could not be read: the partition is owned all the same, by nobody knows whom, and
     ``member_id`` and ``thread`` are None.  ``session_id`` is the owner's ZooKeeper session, which its registration
-    carries too.
+    carries too; 0 where the node is persistent, as no consumer makes it.
     """
 
     member_id: str | None
@@ -34,6 +37,8 @@ class Owner:
     czxid: int
     session_id: int
     error: OffsetMgrError | None = None
+    claimed_at_ms: int | None = None
+    """When the node was made, by ZooKeeper's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +116,17 @@ def _partitions(
             errors[group][path] = names
             continue
         for name in names or ():
-            if _PARTITION.fullmatch(name):
-                yield group, TopicPartition(topic, int(name)), f"{path}/{name}"
+            number = int(name) if _PARTITION.fullmatch(name) else BrokerPartition.parse(name)
+            if number is not None:
+                yield group, TopicPartition(topic, number), f"{path}/{name}"
             else:
                 what = f"ZooKeeper node {path}/{name}"
                 errors[group][f"{path}/{name}"] = Unreadable(what, "its name is not a partition's number")
 
 
 def _owner(path: str, node: NodeData) -> Owner:
-    match = _THREAD.fullmatch(node.data.decode("utf-8", "backslashreplace"))
-    if match is None:
-        error = Unreadable(f"ZooKeeper node {path}", f"holds {node.data[:60]!r} instead of CONSUMER-THREAD")
-        return Owner(None, None, node.czxid, node.ephemeral_owner, error)
-    return Owner(match["member"], int(match["thread"]), node.czxid, node.ephemeral_owner)
+    try:
+        owner = parse_owner(path, node.data)
+    except OffsetMgrError as error:
+        return Owner(None, None, node.czxid, node.ephemeral_owner, error, node.ctime_ms)
+    return Owner(owner.member_id, owner.thread, node.czxid, node.ephemeral_owner, None, node.ctime_ms)

@@ -109,10 +109,15 @@ def test_owners_by_consumer_and_thread(session: ZookeeperSession, client: KazooC
     found = owners(session, unique)
 
     assert list(found.items()) == [
-        (TopicPartition("orders", 2), Owner(f"{unique}_worker", 11, stats[2].czxid, client.client_id[0])),
+        (
+            TopicPartition("orders", 2),
+            Owner(f"{unique}_worker", 11, stats[2].czxid, client.client_id[0], None, stats[2].ctime),
+        ),
         (
             TopicPartition("orders", 10),
-            Owner(f"{unique}_db-1-1700000000123-1a2b3c4d", 0, stats[10].czxid, client.client_id[0]),
+            Owner(
+                f"{unique}_db-1-1700000000123-1a2b3c4d", 0, stats[10].czxid, client.client_id[0], None, stats[10].ctime
+            ),
         ),
     ]
 
@@ -121,14 +126,14 @@ def test_unreadable_owners_are_reported_and_not_dropped(
     session: ZookeeperSession, client: KazooClient, unique: str
 ) -> None:
     own(client, unique, "orders/0", b"")
-    own(client, unique, "orders/0-0", b"c-0")
+    own(client, unique, "orders/0-x", b"c-0")
 
     (found,) = owners_many(session, [unique])
 
     owner = found.owners[TopicPartition("orders", 0)]
     assert owner.member_id is None and isinstance(owner.error, Unreadable)
-    assert set(found.errors) == {f"/consumers/{unique}/owners/orders/0-0"}
-    with pytest.raises(Unreadable, match="0-0"):
+    assert set(found.errors) == {f"/consumers/{unique}/owners/orders/0-x"}
+    with pytest.raises(Unreadable, match="0-x"):
         owners(session, unique)
 
 

@@ -1,0 +1,208 @@
+"""``offsetmgr zk members|owners``: who consumes, and who holds which partition, as old consumers write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import told
+from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, Topics, connected, require_groups
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
+from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.zk_tree import session_of
+from offsetmgr.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.model import BrokerPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.zookeeper.ownership import GroupOwners, Owner
+    from offsetmgr.zookeeper.registry import GroupMembers, RegistryMember
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+app = typer.Typer()
+
+MEMBERS: Final = (
+    Column("group"),
+    Column("member_id"),
+    Column("host", optional=True),
+    Column("pattern"),
+    Column("subscription"),
+    Column("partitions", right=True),
+    Column("registered_at", time=True),
+    Column("started_at", detail=True),
+    Column("ephemeral_owner"),
+    Column("format_version", detail=True),
+    Column("notes", optional=True),
+    Column("error", optional=True),
+)
+OWNERS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("member_id"),
+    Column("thread", right=True),
+    Column("claimed_at", time=True),
+    Column("ephemeral_owner"),
+    Column("notes", optional=True),
+    Column("error", optional=True),
+)
+
+
+@app.command("members", cls=WatchCommand)
+@connected
+def members(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    watch: Watch = None,
+    count: Count = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """The live members of groups as they registered in ZooKeeper, with their subscriptions.
+
+    SUBSCRIPTION is topic=streams; with a pattern (white_list, black_list) it is expression=streams.
+    """
+    from offsetmgr.zookeeper.ownership import owners_many
+    from offsetmgr.zookeeper.registry import members_many
+
+    names = require_groups(group, all_groups)
+    session = connect.zookeeper("zk members")
+
+    def once() -> int:
+        errors: list[OffsetMgrError] = []
+        chosen = _chosen(session, names)
+        found = zip(members_many(session, chosen), owners_many(session, chosen), strict=True)
+        listed = progress(found, "groups", len(chosen))
+        if not write_rows(MEMBERS, _member_rows(listed, errors), output) and not errors:
+            note("no live members")
+        return told(errors)
+
+    if code := watching(once, watch, count):
+        raise typer.Exit(code)
+
+
+@app.command("owners", cls=WatchCommand)
+@connected
+def owners(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    watch: Watch = None,
+    count: Count = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """The partitions that are owned, each with the consumer thread that holds it."""
+    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.zookeeper.ownership import owners_many
+    from offsetmgr.zookeeper.registry import members_many
+
+    names = require_groups(group, all_groups)
+    wanted = TopicSelection.parse(topic or [])
+    session = connect.zookeeper("zk owners")
+
+    def once() -> int:
+        errors: list[OffsetMgrError] = []
+        chosen = _chosen(session, names)
+        # The owners first: a member that joins in between is then no owner's missing one.
+        found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
+        listed = progress(found, "groups", len(chosen))
+        if not write_rows(OWNERS, _owner_rows(listed, wanted, errors), output) and not errors:
+            note("nothing is owned")
+        return told(errors)
+
+    if code := watching(once, watch, count):
+        raise typer.Exit(code)
+
+
+def _chosen(session: ZookeeperSession, patterns: list[str]) -> list[str]:
+    """The groups that are meant (all without patterns), sorted. Raises `GroupNotFound`."""
+    from offsetmgr.operations.selection import matching_groups
+    from offsetmgr.zookeeper.paths import CONSUMERS
+
+    known = sorted(session.children(CONSUMERS) or [])
+    if not patterns:
+        if not known:
+            note(f"no groups in ZooKeeper at {session.connect}; is the chroot right?")
+        return known
+    for pattern in patterns:
+        if not matching_groups([pattern], known):
+            raise GroupNotFound(f"group {pattern!r}", f"no group in ZooKeeper at {session.connect} matches")
+    return matching_groups(patterns, known)
+
+
+def _member_rows(
+    found: Iterable[tuple[GroupMembers, GroupOwners]], errors: list[OffsetMgrError]
+) -> Iterator[tuple[Any, ...]]:
+    for listed, owned in found:
+        if listed.error is not None:
+            errors.append(listed.error)
+            continue
+        held: dict[str | None, int] | None = None  # not known
+        if owned.error is None and not owned.errors:
+            held = {}
+            for owner in owned.owners.values():
+                held[owner.member_id] = held.get(owner.member_id, 0) + 1
+        errors += [*([owned.error] if owned.error is not None else ()), *owned.errors.values()]
+        for member in listed.members:
+            if member.error is not None:
+                errors.append(member.error)
+            yield (
+                listed.group,
+                member.member_id,
+                member.host,
+                member.pattern or None,
+                " ".join(f"{topic}={n}" for topic, n in member.subscription.items()) or None,
+                None if held is None else held.get(member.member_id, 0),
+                member.registered_at_ms,
+                member.started_at_ms,
+                session_of(member.session_id),
+                member.version,
+                "; ".join([*member.notes, *_persistent(member.session_id)]) or None,
+                member.error.why if member.error is not None else None,
+            )
+
+
+def _owner_rows(
+    found: Iterable[tuple[GroupOwners, GroupMembers]], wanted: TopicSelection, errors: list[OffsetMgrError]
+) -> Iterator[tuple[Any, ...]]:
+    for owned, listed in found:
+        if owned.error is not None:
+            errors.append(owned.error)
+            continue
+        live = None if listed.error is not None else {member.member_id: member for member in listed.members}
+        errors += [*([listed.error] if listed.error is not None else ()), *owned.errors.values()]
+        for tp, owner in owned.owners.items():
+            if not wanted.matches(tp):
+                continue
+            if owner.error is not None:
+                errors.append(owner.error)
+            yield (
+                owned.group,
+                tp.topic,
+                str(tp.partition) if isinstance(tp.partition, BrokerPartition) else tp.partition,
+                owner.member_id,
+                owner.thread,
+                owner.claimed_at_ms,
+                session_of(owner.session_id),
+                "; ".join([*_persistent(owner.session_id), *_doubts(owner, live)]) or None,
+                owner.error.why if owner.error is not None else None,
+            )
+
+
+def _persistent(session_id: int) -> list[str]:
+    return [] if session_id else ["persistent: no consumer makes such a node"]
+
+
+def _doubts(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:
+    """What does not fit together, where it is known who lives."""
+    if owner.member_id is None or live is None:
+        return []
+    member = live.get(owner.member_id)
+    if member is None:
+        return ["no live member"]
+    if owner.session_id and member.session_id != owner.session_id:
+        return [f"its member has another session, {session_of(member.session_id) or 'none'}"]
+    return []

@@ -1,0 +1,123 @@
+"""Which node is what: from a path of Kafka's to the parser of its data, for showing any tree. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from offsetmgr.errors import OffsetMgrError, Unreadable
+from offsetmgr.zookeeper.nodes import admin, brokers, cluster, configs, consumers, topics
+from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.offsetdata import parse_decimal
+
+Read: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
+"""From path, its match, data and notes to the line that people are shown. Raises `Unreadable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one node is, and what it says."""
+
+    kind: str
+    """``broker``, ``topic``, ``owner``...; ``other`` for what is none of Kafka's nodes, or a mere folder."""
+    value: str | None = None
+    """The line for people; None where the node says nothing, or nothing that can be understood."""
+    notes: tuple[str, ...] = ()
+    error: OffsetMgrError | None = None
+    secret: bool = False
+    """The raw data must not be shown: it holds, or may hold, credentials."""
+
+
+def shown(path: str, data: bytes) -> Shown:
+    """What the node at ``path`` (below the chroot) says. Raises nothing: what is wrong is in the answer."""
+    for pattern, kind, read in _kinds(path):
+        if match := pattern.fullmatch(path):
+            return _shown(kind, read, path, match, data)
+    return Shown("other", _plain(data))
+
+
+def _shown(kind: str, read: Read, path: str, match: re.Match[str], data: bytes) -> Shown:
+    secret = kind in _SECRET
+    if not data and kind in _MAY_BE_EMPTY:
+        return Shown(kind, secret=secret)
+    notes: Notes = []
+    try:
+        value = read(path, match, data, notes)
+    except OffsetMgrError as error:
+        return Shown(kind, None, tuple(notes), error, secret)
+    return Shown(kind, value, tuple(notes), None, secret)
+
+
+def _kinds(path: str) -> list[tuple[re.Pattern[str], str, Read]]:
+    return _BY_ROOT.get(path.split("/", 2)[1], [])
+
+
+def _plain(data: bytes) -> str | None:
+    return data.decode("utf-8", "backslashreplace") or None
+
+
+def _text(parse: Callable[[str, bytes, Notes], object]) -> Read:
+    return lambda path, _, data, notes: str(parse(path, data, notes))
+
+
+def _number(parse: Callable[[str, bytes], object]) -> Read:
+    return lambda path, _, data, __: str(parse(path, data))
+
+
+def _as_is(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - it is a `Read`
+    return _plain(data) or ""
+
+
+def _broker(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
+    return str(brokers.parse_broker(path, int(match["id"]), data, notes))
+
+
+def _config(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
+    return configs.parse_config(path, data, notes).shown(match["kind"])
+
+
+def _hidden(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:  # noqa: ARG001 - it is a `Read`
+    return configs.HIDDEN
+
+
+def _deletion(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
+    if not data:
+        raise Unreadable(f"ZooKeeper node {path}", "is empty")
+    return _text(admin.parse_topic_deletions)(path, match, data, notes)
+
+
+_TABLE: Final[tuple[tuple[str, str, Read], ...]] = (
+    ("/brokers/ids/(?P<id>[0-9]{1,10})", "broker", _broker),
+    ("/brokers/topics/[^/]+", "topic", _text(topics.parse_topic)),
+    ("/brokers/topics/[^/]+/partitions/[0-9]+/state", "partition state", _text(topics.parse_partition_state)),
+    ("/brokers/topics/[^/]+/[0-9]+", "partition count", _number(topics.parse_partition_count)),
+    ("/consumers/[^/]+/ids/[^/]+", "member", _text(consumers.parse_registration)),
+    ("/consumers/[^/]+/owners/[^/]+/[^/]+", "owner", _number(consumers.parse_owner)),
+    ("/consumers/[^/]+/offsets/[^/]+/[^/]+", "offset", _number(parse_decimal)),
+    ("/controller", "controller", _text(cluster.parse_controller)),
+    ("/controller_epoch", "controller epoch", _number(cluster.parse_controller_epoch)),
+    ("/cluster/id", "cluster id", _text(cluster.parse_cluster_id)),
+    ("/feature", "features", _text(cluster.parse_features)),
+    ("/latest_producer_id_block", "producer ids", _text(cluster.parse_producer_ids)),
+    ("/config/changes/[^/]+", "config change", _text(configs.parse_config_change)),
+    ("/config/(?P<kind>users|brokers)/[^/]+(?:/clients/[^/]+)?", "secret config", _config),
+    ("/config/(?P<kind>topics|clients|ips)/[^/]+", "config", _config),
+    ("/admin/reassign_partitions", "reassignment", _text(admin.parse_reassignments)),
+    ("/admin/preferred_replica_election", "preferred election", _text(admin.parse_preferred_election)),
+    ("/admin/delete_topics", "topic deletions", _deletion),
+    ("/admin/delete_topics/[^/]+", "topic deletion", _as_is),
+    ("/isr_change_notification/[^/]+", "isr change", _text(topics.parse_isr_change)),
+    ("/log_dir_event_notification/[^/]+", "log dir event", _text(topics.parse_log_dir_event)),
+    ("/delegation_token/tokens/[^/]+", "delegation token", _hidden),
+)
+_SECRET: Final = frozenset({"secret config", "delegation token"})
+
+# A topic of 0.7 is a mere folder, admin/delete_topics is one since 0.8.1; brokers make the block of producer ids and
+# the configurations of users before there is anything to say.
+_MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
+
+_BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Read]]]] = {}
+for _path, _kind, _read in _TABLE:
+    _BY_ROOT.setdefault(_path.split("/", 2)[1], []).append((re.compile(_path, re.DOTALL), _kind, _read))

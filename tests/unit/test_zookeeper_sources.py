@@ -1,0 +1,52 @@
+"""The documents' own examples: what they mean is read, and what they print wrongly is refused with the path named."""
+
+from __future__ import annotations
+
+import pytest
+from zookeeper_examples import EXAMPLES, Example
+
+from offsetmgr.errors import Unreadable
+
+
+def name(example: Example) -> str:
+    return example.name
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_what_the_example_means(example: Example) -> None:
+    assert example.parse(example.path, example.corrected.encode()) == example.value
+
+
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if one.printed is not None], ids=name)
+def test_what_is_printed_is_no_node_and_the_error_names_it(example: Example) -> None:
+    assert example.printed is not None
+
+    with pytest.raises(Unreadable) as caught:
+        example.parse(example.path, example.printed.encode())
+
+    assert caught.value.what == f"ZooKeeper node {example.path}"
+    assert caught.value.why
+
+
+def test_every_directory_of_the_documents_has_its_example() -> None:
+    directories = {
+        "/brokers/ids/",
+        "/brokers/topics/orders",
+        "/brokers/topics/orders/0",
+        "/brokers/topics/orders/partitions/",
+        "/consumers/foobar/ids/",
+        "/consumers/foobar/offsets/topic1/",
+        "/consumers/foobar/owners/topic1/",
+        "/consumers/push/ids/",
+        "/consumers/push/offsets/orders/",
+        "/consumers/push/owners/orders/",
+        "/cluster/id",
+        "/controller",
+        "/controller_epoch",
+        "/config/topics/",
+        "/admin/reassign_partitions",
+        "/admin/preferred_replica_election",
+        "/admin/delete_topics",
+    }
+
+    assert [one for one in sorted(directories) if not any(e.path.startswith(one) for e in EXAMPLES)] == []
