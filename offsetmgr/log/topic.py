@@ -42,13 +42,28 @@ class PartitionCountChanged(UnsuitableTopic):
     ones."""
 
 
+class TopicMadeAnew(UnsuitableTopic):
+    """The topic was deleted and made anew since it was seen: what had been committed is gone, and what is in memory
+    belongs to the deleted one."""
+
+    def __init__(self, what: str, topic_id: str, was: str) -> None:
+        super().__init__(
+            what,
+            f"it was deleted and made anew (id {topic_id}, was {was}), and what had been committed is gone",
+            "bring back what somebody has a copy of: `offsets import`",
+        )
+        self.topic_id = topic_id
+        """Of the one that there is now."""
+
+
 class TooFewBrokers(OffsetMgrError):
     """Fewer brokers are up than the topic, once created, has replicas for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic as the brokers describe it. ``leaderless``: partitions without a leader now."""
+    """A topic as the brokers describe it. ``topic_id`` is empty where they know of none (before 2.8, KIP-516);
+    ``leaderless``: partitions without a leader now."""
 
     topic_id: str
     partitions: int
@@ -108,15 +123,11 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
 def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None = None) -> TopicState:
     """Whether offsets can be kept in a topic that was found; ``topic_id`` is the one seen before.
 
-    Raises `UnsuitableTopic`, `PartitionCountChanged`.
+    Raises `UnsuitableTopic`, `TopicMadeAnew`, `PartitionCountChanged`.
     """
     what = f"topic {name}"
     if topic_id is not None and found.topic_id != topic_id:
-        raise UnsuitableTopic(
-            what,
-            f"it was deleted and made anew (id {found.topic_id}, was {topic_id})",
-            "what is cached here belongs to the deleted one: restart the managers",
-        )
+        raise TopicMadeAnew(what, found.topic_id, topic_id)
     policies = {policy.strip() for policy in found.settings.get("cleanup.policy", "delete").split(",")}
     if policies != {"compact"}:
         raise UnsuitableTopic(
@@ -223,13 +234,25 @@ def check_topic(
 ) -> TopicState:
     """Examines the topic again, for a manager that counts on what it knows of it.
 
-    Raises `UnsuitableTopic` (which covers a topic that was deleted, or deleted and made anew),
-    `PartitionCountChanged`, and retriable errors where the brokers cannot be asked.
+    Raises `UnsuitableTopic` (which covers a topic that was deleted), `TopicMadeAnew`, `PartitionCountChanged`, and
+    retriable errors where the brokers cannot be asked.
     """
+    return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
+
+
+def check_successor(
+    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
+) -> TopicState:
+    """Examines a topic that was made anew under a running manager, as its start would have done. Raises what
+    `check_topic` raises, but for `TopicMadeAnew`."""
+    return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
+
+
+def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout: float) -> FoundTopic:
     from offsetmgr.log.kafka.topics import Topics
 
     with Topics(bootstrap, properties, timeout) as topics:
-        found = topics.find(known.name)
+        found = topics.find(topic)
     if found is None:
-        raise UnsuitableTopic(f"topic {known.name}", "it was deleted", "stop the managers before anything else is lost")
-    return examine(known.name, found, known.partitions, known.topic_id)
+        raise UnsuitableTopic(f"topic {topic}", "it was deleted", "stop the managers before anything else is lost")
+    return found

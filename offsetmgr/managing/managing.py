@@ -94,7 +94,8 @@ class Managing:
         await self.runtime.start()
         self._open.push_async_callback(self.runtime.close)
         self._open.push_async_callback(self.ownership.stop)
-        self._watch = TopicWatch(partial(check_topic, settings.bootstrap, kafka, topic, timeout=settings.timeout))
+        check = partial(check_topic, settings.bootstrap, kafka, timeout=settings.timeout)
+        self._watch = TopicWatch(topic, check, self.runtime.note_generation, settings.watch_interval)
         self._watch.start()
         self._open.push_async_callback(self._watch.close)
 
@@ -124,18 +125,16 @@ class Managing:
 
     @property
     def unfit(self) -> str | None:
-        """What is wrong with the topic since the start; None where nothing is, as far as could be seen."""
+        """Why the topic cannot be used as it is now; None where it can, as far as could be seen."""
         return None if self._watch is None else self._watch.alarm
 
     @property
     def alarms(self) -> list[str]:
         """What somebody should look after, in words for people."""
-        found = []
-        if self._watch is not None and self.ownership.refusal:
-            found.append(f"the other managers leave this one out: {self.ownership.refusal}")
-        if self.unfit:
-            found.append(self.unfit)
-        return found
+        if self._watch is None:
+            return []
+        left_out = self.ownership.refusal and f"the other managers leave this one out: {self.ownership.refusal}"
+        return [alarm for alarm in (left_out, self._watch.loss, self._watch.alarm) if alarm]
 
     def _make_ownership(self, topic: TopicState) -> SlotOwnership:
         from offsetmgr.wire.groupmember import GroupMember

@@ -27,6 +27,9 @@ class Settings:
     """Of the managers' group: so long after a manager died others have its slots."""
     timeout: float = 30.0
     """For each question to the brokers about the topic."""
+    watch_interval: float = 5.0
+    """From one look at whether the topic is still what it was to the next: so long, and one look, offsets of a topic
+    that was made anew may still be served."""
 
     @property
     def rebalance(self) -> float:

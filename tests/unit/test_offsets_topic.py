@@ -8,6 +8,7 @@ from offsetmgr.log.topic import (
     FoundTopic,
     PartitionCountChanged,
     TooFewBrokers,
+    TopicMadeAnew,
     UnsuitableTopic,
     ensure_topic,
     examine,
@@ -95,9 +96,10 @@ def test_another_number_of_partitions_is_refused(partitions: int) -> None:
         examine("t", found(partitions=partitions), 50)
 
 
-def test_a_topic_that_was_made_anew_is_refused() -> None:
-    with pytest.raises(UnsuitableTopic, match="made anew"):
+def test_a_topic_that_was_made_anew_is_refused_and_its_id_is_told() -> None:
+    with pytest.raises(TopicMadeAnew, match="made anew") as caught:
         examine("t", found(topic_id="b"), 50, "a")
+    assert caught.value.topic_id == "b"
 
 
 def test_more_replicas_required_than_there_are_is_refused() -> None:

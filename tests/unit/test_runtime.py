@@ -813,6 +813,43 @@ def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_el
     scenario(work)
 
 
+def test_an_owner_that_is_told_of_another_log_serves_nothing_of_the_old_one_any_more() -> None:
+    log = SlowLog(PARTITIONS)
+    log.gate.set()
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1)), runtime.commit(commit("h", 7))])
+            runtime.note_generation(log.generation(1))
+            assert offset(runtime, "g") == 1  # it is the one that it was filled from
+            log.recreate()
+            _fill(log, slot_of(runtime, "g"))
+            log.gate.clear()
+            runtime.note_generation(log.generation(1))
+            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
+            await until(lambda: refusal(runtime, "g") == COORDINATOR_LOAD_IN_PROGRESS)
+            log.gate.set()
+            await until(lambda: {status.state for status in runtime.status()} == {"active"})
+            assert (offset(runtime, "g"), offset(runtime, "h")) == (-1, -1)
+            await written([runtime.commit(commit("g", 3))])
+
+    scenario(work)
+
+
+def test_nobody_stops_because_it_is_not_known_which_log_it_is() -> None:
+    """Brokers before 2.8 know of no ids."""
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            runtime.note_generation("")
+            assert offset(runtime, "g") == 1
+
+    scenario(work)
+
+
 def test_a_thread_is_given_the_time_out_that_its_call_on_the_loop_raised() -> None:
     def fails() -> None:
         raise TimeoutError("its own")

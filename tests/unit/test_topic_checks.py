@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from offsetmgr.errors import TimedOut, UnsupportedOperation
+from offsetmgr.errors import OffsetMgrError, TimedOut, UnsupportedOperation
 from offsetmgr.log.memory import MemoryLog
 from offsetmgr.log.probe import check_format
+from offsetmgr.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
 from offsetmgr.managing.topicwatch import TopicWatch
 from offsetmgr.records.base import OtherFormat, RecordFormat
 from offsetmgr.records.choose import record_format
@@ -31,7 +33,38 @@ def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(writt
     check_format(MemoryLog(8), asked, "offsets", 5)
 
 
+KNOWN = TopicState("t", "first", 50, 3, 2, 1_000_000)
+
+
+def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[TopicWatch], None]) -> list[str]:
+    """A watch whose looks end so; ``note`` is called before each of them and after the last. Gives the ids that were
+    said to be seen."""
+    seen: list[str] = []
+
+    async def run() -> None:
+        left = iter(outcomes)
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def check(_known: TopicState) -> None:
+            note(watch)
+            outcome = next(left, ...)
+            if outcome is ...:
+                loop.call_soon_threadsafe(done.set)
+            elif outcome is not None:
+                raise outcome
+
+        watch = TopicWatch(KNOWN, check, seen.append, every=0.001)
+        watch.start()
+        await asyncio.wait_for(done.wait(), 10)
+        await watch.close()
+
+    asyncio.run(run())
+    return seen
+
+
 def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
+    alarms: list[str | None] = []
     outcomes = [
         None,
         TimedOut("topic", "nobody answers"),
@@ -39,26 +72,20 @@ def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
         TimedOut("t"),
         None,
     ]
-    seen: list[str | None] = []
 
-    async def run() -> None:
-        left = iter(outcomes)
-        done = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    seen = looked(outcomes, lambda watch: alarms.append(watch.alarm))
 
-        def check() -> None:
-            seen.append(watch.alarm)
-            outcome = next(left, ...)
-            if outcome is ...:
-                loop.call_soon_threadsafe(done.set)
-            elif outcome is not None:
-                raise outcome
-
-        watch = TopicWatch(check, every=0.001)
-        watch.start()
-        await asyncio.wait_for(done.wait(), 10)
-        await watch.close()
-
-    asyncio.run(run())
     gone = "topic t: is gone"
-    assert seen[:6] == [None, None, None, gone, gone, None]
+    assert alarms[:6] == [None, None, None, gone, gone, None]
+    assert set(seen) == {"first"}
+
+
+def test_a_topic_that_was_made_anew_is_told_at_once_and_the_loss_stays() -> None:
+    told: list[tuple[str | None, bool]] = []
+    outcomes = [None, TopicMadeAnew("topic t", "second", "first"), UnsuitableTopic("topic t", "not compacted"), None]
+
+    seen = looked(outcomes, lambda watch: told.append((watch.alarm, watch.loss is not None)))
+
+    # From then on it is the new one that has to be fit.
+    assert told[:5] == [(None, False), (None, False), (None, True), ("topic t: not compacted", True), (None, True)]
+    assert seen[:4] == ["first", "second", "second", "second"]

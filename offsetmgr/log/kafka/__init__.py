@@ -14,6 +14,7 @@ from offsetmgr.log.kafka.offsets import PartitionOffsets
 from offsetmgr.log.kafka.reader import KafkaReader
 from offsetmgr.log.kafka.settings import follower_settings, loader_settings, producer_settings
 from offsetmgr.log.kafka.writer import KafkaSlotWriter
+from offsetmgr.log.topic import check_successor
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
@@ -78,10 +79,16 @@ class KafkaLog:
         )
 
     def generation(self, timeout: float) -> str:
-        """See `PartitionLog.generation`: the topic's id; brokers before 2.8 (KIP-516) tell none."""
+        """See `PartitionLog.generation`: the topic's id; brokers before 2.8 (KIP-516) tell none.
+
+        Raises `UnsuitableTopic` for a topic that was made anew and is not fit to be an offsets topic: nobody may read
+        it as one, or write to it.
+        """
         found = self._offsets.topic_id(timeout)
         if found and found != self._generation:
             if self._generation:
+                state = check_successor(self.bootstrap, self._properties, self.topic, self._partitions, timeout=timeout)
+                self._max_message_bytes = state.max_message_bytes
                 self._known_ends.forget()
             self._generation = found
         return found

@@ -24,6 +24,7 @@ from offsetmgr.errors import (
     TimedOut,
     UnknownTopicOrPartition,
 )
+from offsetmgr.log.kafka.topics import id_of
 
 _FIRST_ATTEMPT: Final = 0.5
 _FIRST_PAUSE: Final = 0.002
@@ -67,7 +68,7 @@ class PartitionOffsets:
             except OffsetMgrError as error:
                 found = error
             if not isinstance(found, OffsetMgrError):
-                return "" if _no_id(found.topic_id) else str(found.topic_id)
+                return id_of(found)
             if time.monotonic() + pause >= deadline or isinstance(found, _FINAL):
                 raise found
             self._admin.close()
@@ -124,7 +125,3 @@ class PartitionOffsets:
             else:
                 offsets[partition] = int(value.offset)
         return offsets, failure
-
-
-def _no_id(topic_id: Any) -> bool:
-    return topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())

@@ -30,6 +30,13 @@ _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
 _NewTopic: Final[Any] = ck_admin.NewTopic  # type: ignore[attr-defined]
 
 
+def id_of(description: Any) -> str:
+    """The topic's id in what ``describe_topics`` gives; empty where the brokers know of none."""
+    found = description.topic_id
+    known = found is not None and (found.get_most_significant_bits() or found.get_least_significant_bits())
+    return str(found) if known else ""
+
+
 class Topics:
     """Questions about topics; all of them together end within ``timeout`` seconds, or little more."""
 
@@ -68,7 +75,7 @@ class Topics:
         if isinstance(settings, OffsetMgrError):
             raise settings
         return FoundTopic(
-            topic_id=str(found.topic_id),
+            topic_id=id_of(found),
             partitions=len(found.partitions),
             replication_factor=min(len(partition.replicas) for partition in found.partitions),
             leaderless=frozenset(p.id for p in found.partitions if p.leader is None or p.leader.id < 0),

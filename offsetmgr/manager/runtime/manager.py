@@ -154,6 +154,12 @@ class ManagerRuntime:
         found.stop()
         await found.stopped()
 
+    def note_generation(self, generation: str) -> None:
+        """Somebody has seen that the log is this one now (`PartitionLog.generation`). Slots that serve what another one
+        held stop at once (NOT_COORDINATOR), and are read anew."""
+        for slot in self._slots:
+            slot.note_generation(generation)
+
     def _start(self, slot: Slot) -> None:
         def start() -> None:
             if slot.wanted:

@@ -256,6 +256,11 @@ class Slot:
         self._spoilt = True
         self.stop()
 
+    def note_generation(self, generation: str) -> None:
+        """The log is this one now (`PartitionLog.generation`): what was filled from another is served no more."""
+        if self.life.state is State.ACTIVE and generation not in ("", self.generation):
+            self.on_made_anew()
+
     def note_current(self) -> None:
         """An owner with a good lease holds all that is in the log: asked now and then, so that after a suspension it is
         known since when that need not be so."""

@@ -1,0 +1,124 @@
+"""An offsets topic that is deleted and made anew on a real broker, under the manager that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.log.topic import ensure_topic
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NONE,
+    NOT_COORDINATOR,
+    CommitRequest,
+    CommitResponse,
+    FetchRequest,
+)
+from offsetmgr.managing import Managing, Settings
+from offsetmgr.sandbox import KafkaBroker
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = 8
+NO_ANSWER = {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR}
+
+
+@asynccontextmanager
+async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[Managing]:
+    settings = Settings(
+        kafka.bootstrap, ConnectionConfig(), topic=topic, partitions=PARTITIONS, watch_interval=0.1, timeout=20
+    )
+    managing = Managing(settings, "127.0.0.1", 1)
+    try:
+        await managing.open()
+        await managing.join(30)
+        await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
+        yield managing
+    finally:
+        await managing.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(40):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def commit(group: str, offset: int) -> CommitRequest:
+    return CommitRequest(group, [("t", [(0, offset, -1, "")])])
+
+
+def answer(managing: Managing, group: str) -> tuple[int, int | None]:
+    """The error, and the offset where there is none (-1: none is committed)."""
+    response = managing.runtime.fetch(FetchRequest(group, [("t", [0])]))
+    return response.error, None if response.error else response.topics[0][1][0][1]
+
+
+async def deleted(admin: AdminClient, topic: str) -> None:
+    await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
+    await until(lambda: topic not in admin.list_topics(timeout=10).topics)
+
+
+async def made_by_default(admin: AdminClient, topic: str) -> None:
+    while True:
+        try:
+            await asyncio.to_thread(admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result, 30)
+            return
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS  # what was deleted is still on its way out
+            await asyncio.sleep(0.05)
+
+
+def test_its_offsets_are_served_no_more_and_those_of_the_new_one_are(kafka: KafkaBroker, unique: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    async def work() -> None:
+        async with serving(kafka, unique) as managing:
+            assert await managing.runtime.commit(commit("g", 5)) == CommitResponse()
+            await deleted(admin, unique)
+            # As the guide says: while there is no other one, what was acknowledged can still be read, and be saved.
+            await until(lambda: managing.unfit is not None)
+            assert answer(managing, "g") == (NONE, 5)
+            await asyncio.to_thread(ensure_topic, kafka.bootstrap, {}, unique, partitions=PARTITIONS)
+            answers = [answer(managing, "g")]
+            while answers[-1] != (NONE, -1):
+                await asyncio.sleep(0.002)
+                answers.append(answer(managing, "g"))
+            stale = answers.count((NONE, 5))
+            assert answers[:stale] == [(NONE, 5)] * stale  # once it has stopped it never comes back
+            assert {error for error, _ in answers[stale:-1]} <= NO_ANSWER
+            assert managing.unfit is None
+            assert ["made anew" in alarm for alarm in managing.alarms] == [True]
+            await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
+            assert await managing.runtime.commit(commit("g", 6)) == CommitResponse()
+            assert answer(managing, "g") == (NONE, 6)
+
+    asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def test_one_that_is_not_fit_is_not_served_until_it_is(kafka: KafkaBroker, unique: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    async def work() -> None:
+        async with serving(kafka, unique) as managing:
+            assert await managing.runtime.commit(commit("g", 5)) == CommitResponse()
+            await deleted(admin, unique)
+            # With retention instead of compaction, as a broker would make it by itself.
+            await made_by_default(admin, unique)
+            await until(lambda: answer(managing, "g")[0] == COORDINATOR_NOT_AVAILABLE)
+            await until(lambda: "cleanup.policy is delete" in str(managing.unfit))
+            assert await managing.runtime.commit(commit("g", 6)) == CommitResponse(COORDINATOR_NOT_AVAILABLE)
+            entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.TOPIC, unique, incremental_configs=[entry])
+            admin.incremental_alter_configs([resource])[resource].result(30)
+            await until(lambda: answer(managing, "g") == (NONE, -1))
+            await until(lambda: managing.unfit is None)
+
+    asyncio.run(asyncio.wait_for(work(), 120))
