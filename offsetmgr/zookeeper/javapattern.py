@@ -275,6 +275,7 @@ class _Translation:
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if letter == "c":
+            self._before_quotation()
             return chr(ord(self._next()) ^ 64)
         if letter == "0":
             digits = self._run_of("01234567", 2)
@@ -291,7 +292,13 @@ class _Translation:
 
     def _exactly(self, count: int) -> str:
         written = self._run_of(_HEX, count)
+        if len(written) < count:
+            self._before_quotation()
         return written if len(written) == count else ""
+
+    def _before_quotation(self) -> None:
+        if self._at < len(self._text) and self._quoted[self._at]:
+            self._unsupported("an escape that runs into a quotation")
 
     def _numbered(self, written: str, base: int) -> str:
         if not written or not set(written) <= set(_HEX) or int(written, base) > 0x10FFFF:
@@ -375,7 +382,8 @@ class _Translation:
             self._unsupported(f"{what} nested deeper than {MOST_NESTED}")
 
     def _invalid(self, why: str) -> NoReturn:
-        raise InvalidPattern(f"topic pattern {self._pattern!r}", f"is no regular expression of Java: {why}")
+        hint = "a comma in a pattern means or, between braces too" if re.search(r"\{\d+\|", self._pattern) else ""
+        raise InvalidPattern(f"topic pattern {self._pattern!r}", f"is no regular expression of Java: {why}", hint)
 
     def _unsupported(self, what: str) -> NoReturn:
         raise UnsupportedOperation(

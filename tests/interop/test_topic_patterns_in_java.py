@@ -1,0 +1,104 @@
+"""Patterns select the same topics in Java and here: a corpus, which Java itself checks, and random patterns.
+
+tests/data/topic_patterns.json says of each pattern what Kafka's own white list selects (null where Java refuses the
+pattern) and whether it is the ``same`` here, or ``refused`` by name. tests/unit/test_topic_patterns.py holds us to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from javaprogram import run_java
+from randompatterns import TOPICS, random_pattern
+
+from offsetmgr.errors import InvalidPattern, UnsupportedOperation
+from offsetmgr.zookeeper.topicfilter import INTERNAL_TOPICS, TopicFilter
+
+pytestmark = pytest.mark.servers
+LOG = logging.getLogger(__name__)
+
+SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
+PATTERNS = 100_000 if os.environ.get("OFFSETMGR_SOAK") else 5_000
+CORPUS = Path(__file__).parents[1] / "data" / "topic_patterns.json"
+
+
+class Selected(NamedTuple):
+    """What the two lists select, with internal topics left out and with them."""
+
+    white: list[str]
+    black: list[str]
+    white_with_internal: list[str]
+    black_with_internal: list[str]
+
+
+def in_java(patterns: list[str], topics: list[str]) -> list[Selected | None]:
+    """None for a pattern that Java refuses."""
+    lines = [" ".join(topics), *(base64.b64encode(one.encode()).decode() for one in patterns)]
+    answers = run_java("TopicPatterns", stdin="\n".join(lines) + "\n")
+    assert len(answers) == len(patterns)
+
+    def chosen(digits: str, digit: str) -> list[str]:
+        return [topic for topic, found in zip(topics, digits, strict=True) if found == digit]
+
+    half = len(topics)
+    return [
+        None
+        if line == "ERROR"
+        else Selected(*(chosen(part, digit) for part in (line[:half], line[half:]) for digit in "12"))
+        for line in answers
+    ]
+
+
+def here(pattern: str, topics: list[str]) -> Selected | str:
+    """``refused`` where Java may understand the pattern, ``invalid`` where it does not."""
+    try:
+        white, black = TopicFilter(pattern), TopicFilter(pattern, excludes=True)
+    except InvalidPattern:
+        return "invalid"
+    except UnsupportedOperation:
+        return "refused"
+    return Selected(
+        *(
+            [t for t in topics if each.allows(t, internal=internal)]
+            for internal in (False, True)
+            for each in (white, black)
+        )
+    )
+
+
+def test_the_corpus_says_what_java_says() -> None:
+    corpus = json.loads(CORPUS.read_text())
+    found = in_java([one["pattern"] for one in corpus["patterns"]], corpus["topics"])
+    for one, selected in zip(corpus["patterns"], found, strict=True):
+        assert one["white_list"] == (None if selected is None else selected.white), one["pattern"]
+        if selected is not None:
+            visible = [topic for topic in corpus["topics"] if topic not in INTERNAL_TOPICS]
+            assert selected.black == [topic for topic in visible if topic not in selected.white], one["pattern"]
+
+
+def test_a_random_pattern_selects_the_same_or_is_refused() -> None:
+    LOG.info("seed %d", SEED)
+    chance = Random(SEED)
+    patterns = [random_pattern(chance) for _ in range(PATTERNS)]
+    outcomes: Counter[str] = Counter()
+    for pattern, java in zip(patterns, in_java(patterns, TOPICS), strict=True):
+        ours = here(pattern, TOPICS)
+        if java is None:
+            assert isinstance(ours, str), f"{pattern!r} is taken here, and refused by Java"
+            outcomes["refused by both"] += 1
+        elif ours == "refused":
+            outcomes["refused"] += 1
+        else:
+            assert ours == java, pattern
+            outcomes["same"] += 1
+    LOG.info("%s", dict(outcomes))
+    assert outcomes["same"] > PATTERNS // 5
+    assert outcomes["same"] > 2 * outcomes["refused"]
