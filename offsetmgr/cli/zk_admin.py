@@ -89,12 +89,12 @@ def _led(wanted: bool) -> str:
 def _chosen(session: ZookeeperSession, texts: list[str]) -> list[TopicPartition]:
     """The partitions that --topic means (without any, all). Raises `UnknownTopicOrPartition` where it means none."""
     from offsetmgr.model import TopicPartition
-    from offsetmgr.operations.selection import TopicSelection, matching_groups
+    from offsetmgr.operations.selection import TopicSelection
     from offsetmgr.zookeeper.admin.reading import read_state, topic_names
 
     selection = TopicSelection.parse(texts)
     names = topic_names(session)
-    wanted = matching_groups([pattern.name for pattern in selection.patterns], names)
+    wanted = [name for name in names if selection.matches_some_of(name)]
     state = read_state(session, wanted)
     there: dict[str, int] = {}
     partitions: list[TopicPartition] = []

@@ -1,0 +1,159 @@
+"""``offsetmgr zk check``: what is wrong with the groups of old consumers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, connected, require_groups
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
+from offsetmgr.errors import GroupNotFound, UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.zookeeper.check.findings import Finding
+    from offsetmgr.zookeeper.check.run import Check
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+app = typer.Typer()
+
+FINDINGS: Final = (
+    Column("severity"),
+    Column("code"),
+    Column("group", optional=True),
+    Column("topic", detail=True),
+    Column("partitions", detail=True),
+    Column("path", detail=True),
+    Column("finding"),
+    Column("todo"),
+)
+
+
+@app.command("check")
+@connected
+def check(
+    connect: Connect,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    unused_since: Annotated[
+        str | None,
+        typer.Option(
+            "--unused-since",
+            metavar="YYYY-MM-DD[THH:MM:SS]",
+            help="Also find groups without members in which nothing was written since then (UTC).",
+            show_default=False,
+        ),
+    ] = None,
+    settle: Annotated[
+        float,
+        typer.Option(
+            "--settle",
+            metavar="SECONDS",
+            min=0,
+            help="Look again after this long at what a rebalance may only make look wrong; 0: believe the first look.",
+        ),
+    ] = 5,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Find what is wrong with the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
+
+    Exit code 0: nothing was found; 1: something was. With --bootstrap-server offsets are held against the logs as
+    well. What was not checked is said at the end.
+    """
+    from offsetmgr.clock import SystemClock
+    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.check.run import Check
+
+    names = require_groups(group, all_groups)
+    since = None if unused_since is None else _date(unused_since)
+    session = connect.zookeeper("zk check")
+    cluster = connect.cluster_or_none()
+    if cluster is not None:
+        _refuse_other_cluster(session, cluster)
+    known = sorted(session.children(paths.CONSUMERS) or [])
+    chosen = _chosen(names, known, session.connect)
+    checking = Check(
+        session,
+        known,
+        SystemClock(),
+        ask_ranges=None if cluster is None else cluster.log_ranges,
+        unused_since_ms=since,
+        settle_s=settle,
+    )
+    counts: Counter[str] = Counter()
+    write_rows(FINDINGS, _rows(checking, chosen, counts), output)
+    for text in checking.unchecked():
+        note(f"not checked: {text}")
+    if not known:
+        note(nothing_in(f"zookeeper://{session.connect}", "groups"))
+    note(_verdict(len(chosen), counts))
+    if counts:
+        raise typer.Exit(FAILED)
+
+
+def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
+    """The groups that are meant, of those that there are. Raises `GroupNotFound`."""
+    from offsetmgr.operations.selection import matching_groups
+
+    for name in names:
+        if not matching_groups([name], known):
+            raise GroupNotFound(f"group {name!r}", f"no group in ZooKeeper at {connect} matches")
+    return matching_groups(names, known)
+
+
+def _refuse_other_cluster(session: ZookeeperSession, cluster: Cluster) -> None:
+    """Raises `UsageError` where the brokers are of another cluster than this ZooKeeper: every offset would be wrong."""
+    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.nodes import parse_cluster_id
+
+    node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
+    if node is None or theirs is None:
+        note("not checked: whether brokers and ZooKeeper are of one cluster (one of them has no cluster id)")
+    elif (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
+        why = f"the brokers are of cluster {theirs}, ZooKeeper is of {ours}"
+        raise UsageError("--bootstrap-server", why, "name the brokers that use this ZooKeeper, and its chroot")
+
+
+def _date(text: str) -> int:
+    """Milliseconds since 1970 of a day or a time (UTC). Raises `UsageError`."""
+    from offsetmgr.cli.scenario import parse_datetime
+
+    try:
+        return parse_datetime(text if "T" in text.upper() else f"{text.strip()}T00:00:00")
+    except UsageError:
+        raise UsageError(
+            "--unused-since", f"{text!r} is no date or time", "as in 2026-11-21, or 2026-11-21T09:00:00"
+        ) from None
+
+
+def _rows(checking: Check, groups: list[str], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
+    yield from _findings(checking.of_cluster, counts)
+    for checked in progress(checking.run(groups), "checking", len(groups)):
+        yield from _findings(checked.findings, counts)
+
+
+def _findings(findings: Iterable[Finding], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
+    for found in findings:
+        counts[found.severity] += 1
+        numbers = ",".join(map(str, found.partitions)) or None
+        yield (
+            found.severity.value,
+            found.code.value,
+            found.group,
+            found.topic,
+            numbers,
+            found.path,
+            found.sentence,
+            found.todo,
+        )
+
+
+def _verdict(groups: int, counts: Counter[str]) -> str:
+    from offsetmgr.zookeeper.check.findings import Severity
+
+    found = ", ".join(f"{counts[severity]} {severity}" for severity in Severity if counts[severity])
+    return f"checked {count_of(groups, 'group')}: {found or 'nothing found'}"

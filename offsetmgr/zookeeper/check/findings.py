@@ -1,0 +1,127 @@
+"""Findings: what a check reports, each with a code that does not change between versions. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from offsetmgr.model import BrokerPartition
+
+
+class Code(StrEnum):
+    """What was found. Programs may rely on these texts."""
+
+    NO_OWNER = "no-owner"
+    OWNER_PERSISTENT = "owner-persistent"
+    OWNER_SESSION = "owner-session"
+    OWNER_NOT_MEMBER = "owner-not-member"
+    OWNER_OF_OTHER_GROUP = "owner-of-other-group"
+    SUBSCRIPTION_UNSERVED = "subscription-unserved"
+    OFFSETS_TOPIC_GONE = "offsets-topic-gone"
+    OFFSETS_PARTITION_GONE = "offsets-partition-gone"
+    OFFSET_OUT_OF_RANGE = "offset-out-of-range"
+    LOG_RANGE_UNKNOWN = "log-range-unknown"
+    UNUSED = "unused"
+    UNREADABLE = "unreadable"
+
+
+class Severity(StrEnum):
+    """ERROR: messages are not consumed, or will be lost or repeated. WARNING: something is left over or useless.
+    UNKNOWN: it could not be found out."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+
+
+SEVERITIES: Final = {
+    Code.NO_OWNER: Severity.ERROR,
+    Code.OWNER_PERSISTENT: Severity.ERROR,
+    Code.OWNER_SESSION: Severity.ERROR,
+    Code.OWNER_NOT_MEMBER: Severity.ERROR,
+    Code.OWNER_OF_OTHER_GROUP: Severity.ERROR,
+    Code.SUBSCRIPTION_UNSERVED: Severity.WARNING,
+    Code.OFFSETS_TOPIC_GONE: Severity.WARNING,
+    Code.OFFSETS_PARTITION_GONE: Severity.WARNING,
+    Code.OFFSET_OUT_OF_RANGE: Severity.ERROR,
+    Code.LOG_RANGE_UNKNOWN: Severity.UNKNOWN,
+    Code.UNUSED: Severity.WARNING,
+    Code.UNREADABLE: Severity.UNKNOWN,
+}
+
+PASSING: Final = frozenset(
+    {
+        Code.NO_OWNER,
+        Code.OWNER_SESSION,
+        Code.OWNER_NOT_MEMBER,
+        Code.OWNER_OF_OTHER_GROUP,
+        Code.SUBSCRIPTION_UNSERVED,
+        Code.OFFSETS_TOPIC_GONE,
+        Code.OFFSETS_PARTITION_GONE,
+        Code.OFFSET_OUT_OF_RANGE,
+    }
+)
+"""Codes of what a rebalance, a session that ends, or a topic being made looks like for a moment."""
+
+
+PARTITIONS: Final = "{partitions}"
+"""Stands in a finding's text for its partitions, which a second look can make fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. ``text`` is a sentence whose subject is the node ``path``, or the `PARTITIONS` with
+    which it begins; ``todo`` says what to do about it. ``group`` is None for what concerns all groups."""
+
+    code: Code
+    group: str | None
+    path: str
+    text: str
+    todo: str
+    topic: str | None = None
+    partitions: tuple[int, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        return SEVERITIES[self.code]
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, with the node's path."""
+        whole = self.text.startswith(PARTITIONS)
+        return f"{self.path}{':' if whole else ''} {self.text.replace(PARTITIONS, partition_list(self.partitions))}"
+
+
+def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
+    """What two looks have in common, as the second saw it. Passing findings are kept only where both saw them, and
+    only for the partitions of which both saw them; others need no second look."""
+    before = {(finding.code, finding.path): finding for finding in first}
+    kept: list[Finding] = []
+    for finding in second:
+        if finding.code not in PASSING:
+            kept.append(finding)
+            continue
+        earlier = before.get((finding.code, finding.path))
+        if earlier is None:
+            continue
+        common = tuple(number for number in finding.partitions if number in set(earlier.partitions))
+        if common or not finding.partitions:
+            kept.append(replace(finding, partitions=common))
+    return kept
+
+
+def partition_list(numbers: Sequence[int]) -> str:
+    """``partition 3``, ``partitions 0-4,7``; those of 0.7 one by one: ``partitions 1-0,1-1``."""
+    plural = "" if len(numbers) == 1 else "s"
+    if any(isinstance(number, BrokerPartition) for number in numbers):
+        return f"partition{plural} {','.join(map(str, sorted(numbers)))}"
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    return f"partition{plural} {text}"

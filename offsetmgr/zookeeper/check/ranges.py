@@ -1,0 +1,41 @@
+"""What the logs hold, asked for once a partition, and again where an offset does not fit what was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
+from offsetmgr.zookeeper.check.offsetrules import existing
+
+AskRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
+"""As `offsetmgr.cluster.base.Cluster.log_ranges`."""
+
+
+class LogRanges:
+    """Remembers ranges. They grow, so an offset outside of a remembered one proves nothing until it is asked for anew:
+    asked for after the offset was read, a range that does not hold it never did."""
+
+    def __init__(self, ask: AskRanges) -> None:
+        self._ask = ask
+        self._known: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+
+    def known_for(self, groups: Iterable[GroupFacts], cluster: ClusterFacts) -> Ranges:
+        """Ranges, or errors, of all partitions in which these groups have offsets and that exist."""
+        missing: set[TopicPartition] = set()
+        doubtful: set[TopicPartition] = set()
+        for facts in groups:
+            for tp in existing(facts, cluster):
+                found = self._known.get(tp)
+                if found is None:
+                    missing.add(tp)
+                elif isinstance(found, LogRange) and not found.start <= facts.offsets[tp].offset <= found.end:
+                    doubtful.add(tp)
+        if asked := sorted(missing | doubtful):
+            try:
+                self._known.update(self._ask(asked))
+            except OffsetMgrError as error:
+                self._known.update(dict.fromkeys(asked, error))
+        return self._known

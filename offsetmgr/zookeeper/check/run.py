@@ -1,0 +1,105 @@
+"""Streams groups through reading and rules, and looks a second time at what may only have been passing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from offsetmgr.clock import Clock
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.check.findings import PASSING, Finding, confirmed
+from offsetmgr.zookeeper.check.grouprules import check_cluster, check_group
+from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
+from offsetmgr.zookeeper.check.reading import GroupReader, read_cluster
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+GROUPS_AT_ONCE: Final = 250
+MOST_HELD: Final = 10_000
+"""Findings that wait for their second look; with more of them it is taken before the other groups are read."""
+
+
+class Checked(NamedTuple):
+    """What is wrong with one group."""
+
+    group: str
+    findings: Sequence[Finding]
+
+
+class Check:
+    """One run over groups. Construction reads the cluster's topics and raises what that raises.
+
+    ``ask_ranges`` and ``unused_since_ms`` None leave these rules out; with ``settle_s`` 0 there is no second look.
+    Memory grows with the groups that are read together and the findings that wait, not with the number of groups.
+    """
+
+    def __init__(
+        self,
+        session: ZookeeperSession,
+        known_groups: Iterable[str],
+        clock: Clock,
+        *,
+        ask_ranges: AskRanges | None = None,
+        unused_since_ms: int | None = None,
+        settle_s: float = 0.0,
+    ) -> None:
+        self._session = session
+        self._known = frozenset(known_groups)
+        self._clock = clock
+        self._ranges = None if ask_ranges is None else LogRanges(ask_ranges)
+        self._unused_since_ms = unused_since_ms
+        self._settle_s = settle_s
+        self._cluster = read_cluster(session)
+
+    @property
+    def of_cluster(self) -> list[Finding]:
+        """What is wrong for all groups."""
+        return check_cluster(self._cluster)
+
+    def unchecked(self) -> list[str]:
+        """What is not checked in this run, and why."""
+        reasons: list[str] = []
+        if self._cluster.topics is None:
+            why = f"there is no {paths.BROKER_TOPICS} here"
+            reasons.append(f"owners of all partitions, and whether topics exist ({why})")
+        if self._ranges is None:
+            reasons.append("offsets against the logs' ranges (no --bootstrap-server)")
+        if self._unused_since_ms is None:
+            reasons.append("groups that nobody uses (no --unused-since)")
+        if not self._settle_s:
+            reasons.append("whether it lasts: nothing was looked at twice (--settle 0)")
+        return reasons
+
+    def run(self, groups: Iterable[str]) -> Iterator[Checked]:
+        """One result for each group, those that are looked at twice later than others. Raises where the session fails
+        as a whole; a node that cannot be read is a finding."""
+        remaining = iter(groups)
+        waiting: list[Checked] = []
+        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+            for checked in self._look(batch):
+                if self._settle_s and any(finding.code in PASSING for finding in checked.findings):
+                    waiting.append(checked)
+                else:
+                    yield checked
+            if sum(len(checked.findings) for checked in waiting) >= MOST_HELD:
+                yield from self._second_look(waiting)
+                waiting = []
+        if waiting:
+            yield from self._second_look(waiting)
+
+    def _look(self, groups: Sequence[str]) -> Iterator[Checked]:
+        reader = GroupReader(self._session, self._cluster, self._known)
+        found = list(reader.read(groups))
+        ranges = None if self._ranges is None else self._ranges.known_for(found, self._cluster)
+        for facts in found:
+            yield Checked(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
+
+    def _second_look(self, waiting: Sequence[Checked]) -> Iterator[Checked]:
+        """What is still so after a while. Another topic may have been made, or be gone, so topics are read anew."""
+        self._clock.sleep(self._settle_s)
+        self._session.sync()
+        self._cluster = read_cluster(self._session)
+        for at in range(0, len(waiting), GROUPS_AT_ONCE):
+            batch = waiting[at : at + GROUPS_AT_ONCE]
+            for first, second in zip(batch, self._look([checked.group for checked in batch]), strict=True):
+                yield Checked(second.group, confirmed(first.findings, second.findings))

@@ -1,0 +1,496 @@
+"""``zk check``: every finding planted by itself on a real ZooKeeper, and a clean group beside it that gives none.
+
+Each test plays brokers and consumers under a chroot of its own. What real brokers and the real old consumer write is
+checked at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from conftest import MakeTopic
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+from processes import Commands, wait_for
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import OffsetMgrError, TimedOut
+from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.zookeeper.check.findings import Finding
+from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
+from offsetmgr.zookeeper.check.reading import GroupReader, read_cluster
+from offsetmgr.zookeeper.check.run import Check
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = 3
+CLEAN = "clean"
+
+
+class Cluster:
+    """A chroot with the topic "orders" of three partitions, and the group "clean", whose only member owns them all."""
+
+    def __init__(self, client: KazooClient, chroot: str) -> None:
+        self.client = client
+        self.chroot = chroot
+        self.topic("orders", PARTITIONS)
+        self.group(CLEAN)
+
+    def topic(self, name: str, partitions: int) -> None:
+        assignment = {str(n): [0] for n in range(partitions)}
+        self.create(f"/brokers/topics/{name}", json.dumps({"version": 1, "partitions": assignment}))
+
+    def group(self, group: str, topics: str = "orders", owned: int = PARTITIONS, pattern: str = "static") -> str:
+        """A member of the group with one stream, offsets for all of "orders", and the first ``owned`` partitions."""
+        member = f"{group}_db-1-1700000000123-1a2b3c4d"
+        self.register(group, member, topics, pattern)
+        for partition in range(owned):
+            self.own(group, partition, f"{member}-0")
+        for partition in range(PARTITIONS):
+            self.create(f"/consumers/{group}/offsets/orders/{partition}", "50")
+        return member
+
+    def register(self, group: str, member: str, topic: str = "orders", pattern: str = "static", **options: Any) -> None:
+        node = {"version": 1, "subscription": {topic: 1}, "pattern": pattern, "timestamp": "1700000000123"}
+        self.create(f"/consumers/{group}/ids/{member}", json.dumps(node), **{"ephemeral": True, **options})
+
+    def own(self, group: str, partition: int, data: str, **options: Any) -> str:
+        path = f"/consumers/{group}/owners/orders/{partition}"
+        self.create(path, data, **{"ephemeral": True, **options})
+        return path
+
+    def create(self, path: str, data: str = "", **options: Any) -> None:
+        self.client.create(self.chroot + path, data.encode(), makepath=True, **options)
+
+
+@pytest.fixture
+def clients(zookeeper: ZooKeeperServer) -> Iterator[list[KazooClient]]:
+    """Two sessions, to play two processes."""
+    both = [KazooClient(zookeeper.connect) for _ in range(2)]
+    for client in both:
+        client.start()
+    yield both
+    for client in both:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def cluster(clients: list[KazooClient], unique: str) -> Cluster:
+    return Cluster(clients[0], f"/{unique}")
+
+
+@pytest.fixture
+def session(zookeeper: ZooKeeperServer, cluster: Cluster) -> Iterator[ZookeeperSession]:
+    with ZookeeperSession(zookeeper.connect + cluster.chroot, ConnectionConfig(timeout_ms=20_000)) as session:
+        yield session
+
+
+def ranges(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+    """What a cluster would answer: every log of "orders" holds 10 to 100."""
+    return {tp: LogRange(10, 100) for tp in partitions}
+
+
+def found(
+    session: ZookeeperSession,
+    *,
+    ask_ranges: AskRanges | None = ranges,
+    unused_since_ms: int | None = None,
+    settle_s: float = 0.0,
+) -> list[Finding]:
+    """All findings of all groups; unless told otherwise, each is looked at once."""
+    groups = sorted(session.children("/consumers") or [])
+    checking = Check(
+        session, groups, SystemClock(), ask_ranges=ask_ranges, unused_since_ms=unused_since_ms, settle_s=settle_s
+    )
+    return [*checking.of_cluster, *(finding for checked in checking.run(groups) for finding in checked.findings)]
+
+
+def test_a_clean_group_gives_nothing(cluster: Cluster, session: ZookeeperSession) -> None:
+    since = SystemClock().now_ms() + 60_000  # its offsets are older than that, but it has a member
+
+    assert found(session, unused_since_ms=since) == []
+
+
+def test_partitions_without_an_owner(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.group("lazy", owned=1)
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.severity, finding.group) == ("no-owner", "error", "lazy")
+    assert (finding.topic, finding.partitions) == ("orders", (1, 2))
+    assert finding.sentence == (
+        "/consumers/lazy/owners/orders: partitions 1-2 of topic orders have no owner, "
+        "though 1 live member subscribes to it: nobody consumes them"
+    )
+
+
+def test_partitions_without_an_owner_of_a_topic_that_a_pattern_selects(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    cluster.topic("invoices", 2)
+    cluster.group("filtering", topics="ord.*,inv.*", pattern="white_list")
+    cluster.group("others", topics="inv.*", pattern="black_list")
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.group, finding.topic) == ("no-owner", "filtering", "invoices")
+    assert finding.partitions == (0, 1)
+
+
+def test_partitions_of_a_group_that_is_stopped_need_no_owner(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.create("/consumers/stopped/offsets/orders/0", "50")
+    cluster.create("/consumers/stopped/ids")
+
+    assert found(session) == []
+
+
+def test_an_owner_that_is_persistent(cluster: Cluster, session: ZookeeperSession) -> None:
+    member = cluster.group("stuck", owned=2)
+    path = cluster.own("stuck", 2, f"{member}-0", ephemeral=False)
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.path, finding.partitions) == ("owner-persistent", path, (2,))
+    assert (
+        "is persistent: it does not go with its consumer, and no other can own partition orders-2" in finding.sentence
+    )
+
+
+def test_an_owner_of_another_session_than_its_members(
+    cluster: Cluster, session: ZookeeperSession, clients: list[KazooClient]
+) -> None:
+    member = cluster.group("twice", owned=2)
+    path = f"{cluster.chroot}/consumers/twice/owners/orders/2"
+    clients[1].create(path, f"{member}-0".encode(), ephemeral=True)
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.path) == ("owner-session", "/consumers/twice/owners/orders/2")
+    old, new = clients[1].client_id[0], clients[0].client_id[0]
+    assert f"is of session {old:#x}, while {member} is registered by {new:#x}" in finding.sentence
+
+
+def test_an_owner_that_is_no_member(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.group("ghost", owned=2)
+    path = cluster.own("ghost", 2, "ghost_db-9-1700000000999-ffffffff-0")
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.path) == ("owner-not-member", path)
+    assert (
+        "names ghost_db-9-1700000000999-ffffffff as the owner of orders-2, which is no live member" in finding.sentence
+    )
+    assert finding.todo == "the session that made the node still lives: end that process"
+
+
+def test_an_owner_that_is_a_member_of_another_group(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.group("mixed", owned=1)
+    # one is registered there; of the other only the name says so
+    cluster.own("mixed", 1, f"{CLEAN}_db-1-1700000000123-1a2b3c4d-0")
+    cluster.own("mixed", 2, f"{CLEAN}_db-7-1700000000777-77777777-0")
+
+    live, by_name = found(session)
+
+    assert (live.code, live.partitions, by_name.code, by_name.partitions) == (
+        *("owner-of-other-group", (1,)),
+        *("owner-of-other-group", (2,)),
+    )
+    assert "which is a live member of group clean" in live.sentence
+    assert "which is by its name of group clean" in by_name.sentence
+
+
+def test_an_id_that_could_be_of_two_groups_is_of_the_one_where_it_is_registered(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    """Group names may hold the character that ends them in an id: a_b_c is a member of a_b, or of a."""
+    inner = cluster.group("a_b")
+    cluster.group("a", owned=2)
+    cluster.own("a", 2, f"{inner}-0")
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.group) == ("owner-of-other-group", "a")
+    assert "which is a live member of group a_b" in finding.sentence
+
+
+def test_members_that_subscribe_to_what_nobody_serves(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.group("waiting", topics="ordres", owned=0)
+    cluster.group("matching", topics="nothing-.*", pattern="white_list", owned=0)
+
+    matching, waiting = found(session)
+
+    assert {finding.code for finding in (matching, waiting)} == {"subscription-unserved"}
+    assert waiting.path == "/consumers/waiting/ids/waiting_db-1-1700000000123-1a2b3c4d"
+    assert waiting.sentence.endswith("subscribes to topic ordres, which does not exist: nobody serves it")
+    assert matching.sentence.endswith("subscribes by white_list 'nothing-.*', which no topic matches")
+
+
+def test_offsets_of_topics_and_partitions_that_are_gone(cluster: Cluster, session: ZookeeperSession) -> None:
+    for path in ("gone/0", "gone/1", "orders/3", "orders/7"):
+        cluster.create(f"/consumers/{CLEAN}/offsets/{path}", "7")
+
+    topic, partitions = found(session)
+
+    assert (topic.code, topic.topic, topic.partitions) == ("offsets-topic-gone", "gone", (0, 1))
+    assert (partitions.code, partitions.topic, partitions.partitions) == ("offsets-partition-gone", "orders", (3, 7))
+    assert partitions.sentence == (
+        "/consumers/clean/offsets/orders holds offsets of partitions 3,7 of topic orders, which has 3 partitions"
+    )
+
+
+def test_offsets_outside_of_the_log(cluster: Cluster, session: ZookeeperSession) -> None:
+    for partition, offset in enumerate((9, 101, 100)):
+        cluster.client.set(f"{cluster.chroot}/consumers/{CLEAN}/offsets/orders/{partition}", str(offset).encode())
+
+    below, beyond = found(session)
+
+    assert (below.code, below.partitions, beyond.code, beyond.partitions) == (
+        *("offset-out-of-range", (0,)),
+        *("offset-out-of-range", (1,)),
+    )
+    assert "holds offset 9 of orders-0, below the log's start, 10" in below.sentence
+    assert "holds offset 101 of orders-1, beyond the log's end, 100" in beyond.sentence
+    assert found(session, ask_ranges=None) == []
+
+
+def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_anew(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    ends = iter((60, 60, 60, 120, 120, 120))
+
+    def growing(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+        return {tp: LogRange(10, next(ends)) for tp in partitions}
+
+    heard = LogRanges(growing)
+    groups = ["clean", "later"]
+    cluster.group("later")
+    reader = GroupReader(session, read_cluster(session), groups)
+    heard.known_for(reader.read([CLEAN]), read_cluster(session))
+    cluster.client.set(f"{cluster.chroot}/consumers/later/offsets/orders/1", b"110")
+
+    known = heard.known_for(reader.read(["later"]), read_cluster(session))
+
+    assert [known[TopicPartition("orders", n)] for n in range(3)] == [
+        LogRange(10, 60),
+        LogRange(10, 120),
+        LogRange(10, 60),
+    ]
+
+
+def test_logs_whose_range_is_not_known_are_no_verdict(cluster: Cluster, session: ZookeeperSession) -> None:
+    def dead(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+        raise TimedOut("orders", "no answer within the time-out")
+
+    (finding,) = found(session, ask_ranges=dead)
+
+    assert (finding.code, finding.severity, finding.partitions) == ("log-range-unknown", "unknown", (0, 1, 2))
+    assert "whose logs' ranges are not known: orders: no answer within the time-out" in finding.sentence
+
+
+def test_groups_that_nobody_has_used_since(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.create("/consumers/old/offsets/orders/0", "50")
+    cluster.create("/consumers/empty")
+    later, earlier = (SystemClock().now_ms() + shift for shift in (60_000, -60_000))
+
+    empty, old = found(session, unused_since_ms=later)
+
+    assert [(finding.code, finding.group) for finding in (empty, old)] == [("unused", "empty"), ("unused", "old")]
+    assert "/consumers/old has no live member, and its offsets were last written on 2" in old.sentence
+    assert "/consumers/empty has no live member, and it has no offsets here, and was made on 2" in empty.sentence
+    assert found(session, unused_since_ms=earlier) == []
+
+
+def test_every_kind_of_node_that_cannot_be_understood_is_a_finding_and_the_rest_is_checked(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    cluster.group("broken", owned=1)
+    cluster.create("/consumers/broken/ids/odd", "{", ephemeral=True)
+    cluster.create("/consumers/broken/owners/orders/1", "", ephemeral=True)
+    cluster.create("/consumers/broken/offsets/orders/x", "1")
+    cluster.client.set(f"{cluster.chroot}/consumers/broken/offsets/orders/2", b"many")
+    cluster.create("/brokers/topics/torn", "{")
+    cluster.create("/consumers/broken/offsets/torn/0", "1")
+
+    findings = found(session)
+
+    unreadable = {finding.path for finding in findings if finding.code == "unreadable"}
+    assert unreadable == {
+        "/brokers/topics/torn",
+        "/consumers/broken/ids/odd",
+        "/consumers/broken/owners/orders/1",
+        "/consumers/broken/offsets/orders/x",
+        "/consumers/broken/offsets/orders/2",
+    }
+    (other,) = (finding for finding in findings if finding.code != "unreadable")
+    assert (other.code, other.partitions) == ("no-owner", (2,))
+
+
+@pytest.mark.parametrize("hidden", ["", "/ids", "/owners", "/owners/orders", "/offsets", "/offsets/orders"])
+def test_nodes_that_may_not_be_read_are_findings_and_lead_to_no_other(
+    cluster: Cluster, session: ZookeeperSession, hidden: str
+) -> None:
+    cluster.group("secret", owned=1 if hidden.startswith("/owners") else PARTITIONS)
+    path = f"/consumers/secret{hidden}"
+    cluster.client.set_acls(cluster.chroot + path, [make_digest_acl("u", "p", all=True)])
+
+    findings = found(session, unused_since_ms=SystemClock().now_ms() + 60_000)
+
+    assert {(finding.code, finding.path) for finding in findings} == {("unreadable", path)}
+
+
+def test_a_rebalance_that_ends_before_the_second_look_is_no_finding(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    member = cluster.group("busy", owned=0)
+    cluster.group("lazy", owned=1)
+    asleep = SleepingClock(lambda: [cluster.own("busy", n, f"{member}-0") for n in range(PARTITIONS)])
+    checking = Check(session, ["busy", "lazy"], asleep, ask_ranges=None, settle_s=5.0)
+
+    results = {checked.group: checked.findings for checked in checking.run(["busy", CLEAN, "lazy"])}
+
+    assert asleep.slept == [5.0]
+    assert results["busy"] == results[CLEAN] == []
+    assert [(finding.code, finding.partitions) for finding in results["lazy"]] == [("no-owner", (1, 2))]
+
+
+def test_the_second_look_keeps_the_partitions_of_which_both_said_so(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    member = cluster.group("busy", owned=1)
+
+    def move() -> None:
+        cluster.client.delete(f"{cluster.chroot}/consumers/busy/owners/orders/0")
+        cluster.own("busy", 1, f"{member}-0")
+
+    checking = Check(session, ["busy"], SleepingClock(move), ask_ranges=None, settle_s=1.0)
+
+    (checked,) = checking.run(["busy"])
+
+    assert [finding.partitions for finding in checked.findings] == [(2,)]
+
+
+class SleepingClock(SystemClock):
+    """A clock whose sleep takes no time, and in which something happens."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.slept: list[float] = []
+        self._meanwhile = meanwhile
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._meanwhile()
+
+
+def test_a_group_of_kafka_0_7_is_checked_in_its_own_numbers(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.create("/brokers/topics/clicks/1", "2")
+    member = "old_db-1-1700000000123-1a2b3c4d"
+    cluster.create(f"/consumers/old/ids/{member}", '{"clicks": 1}', ephemeral=True)
+    cluster.create("/consumers/old/owners/clicks/1-0", f"{member}-0", ephemeral=True)
+    cluster.create("/consumers/old/offsets/clicks/1-0", "123456")
+    cluster.create("/consumers/old/offsets/clicks/2-0", "99")
+
+    findings = found(session)
+
+    assert [(finding.code, finding.group) for finding in findings] == [
+        ("no-owner", "old"),
+        ("offsets-partition-gone", "old"),
+    ]
+    assert "partition 1-1 of topic clicks has no owner" in findings[0].sentence
+    assert "holds offsets of partition 2-0 of topic clicks" in findings[1].sentence
+
+
+def test_the_command_says_what_it_found_and_what_it_did_not_check(
+    zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.group("lazy", owned=1)
+    commands = Commands(tmp_path)
+    asked = ("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--settle", "0")
+
+    clean = commands.run(*asked, "--group", "cl*")
+    table = commands.run(*asked, "--all-groups", code=1)
+    as_json = json.loads(commands.run(*asked, "--all-groups", "--format", "json", code=1).stdout)
+    missing = commands.run(*asked, "--group", "nobody", code=1)
+    date = commands.run(*asked, "--all-groups", "--unused-since", "soon", code=2)
+
+    assert clean.stdout == ""
+    assert clean.stderr.splitlines() == [
+        "not checked: offsets against the logs' ranges (no --bootstrap-server)",
+        "not checked: groups that nobody uses (no --unused-since)",
+        "not checked: whether it lasts: nothing was looked at twice (--settle 0)",
+        "checked 1 group: nothing found",
+    ]
+    assert table.stderr.splitlines()[-1] == "checked 2 groups: 1 error"
+    assert table.stdout.splitlines()[0].split() == ["SEVERITY", "CODE", "GROUP", "FINDING", "TODO"]
+    (row,) = as_json
+    assert {name: row[name] for name in ("severity", "code", "group", "topic", "partitions", "path")} == {
+        "severity": "error",
+        "code": "no-owner",
+        "group": "lazy",
+        "topic": "orders",
+        "partitions": "1,2",
+        "path": "/consumers/lazy/owners/orders",
+    }
+    assert "group 'nobody': no group in ZooKeeper at" in missing.stderr
+    assert "--unused-since: 'soon' is no date or time" in date.stderr
+
+
+def test_a_zookeeper_without_brokers_says_that_topics_were_not_checked(
+    zookeeper: ZooKeeperServer, clients: list[KazooClient], unique: str, tmp_path: Path
+) -> None:
+    clients[0].create(f"/{unique}/consumers/g/offsets/orders/0", b"1", makepath=True)
+
+    done = Commands(tmp_path).run("zk", "check", "--zookeeper", f"{zookeeper.connect}/{unique}", "--all-groups")
+
+    assert (
+        "not checked: owners of all partitions, and whether topics exist (there is no /brokers/topics here)"
+        in done.stderr
+    )
+
+
+def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_gone(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    topic, commands = make_topic(unique, 4), Commands(tmp_path)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(40):
+        producer.produce(topic, b"x", partition=number % 4)
+    assert producer.flush(30) == 0
+    asked = ("zk", "check", "--zookeeper", kafka.zookeeper, "--group", unique, "--bootstrap-server", kafka.bootstrap)
+    with OldConsumer(
+        tmp_path / "consumer", zookeeper=kafka.zookeeper, group=unique, topic=topic, auto_commit_interval_ms=100
+    ):
+        with ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
+            root = f"/consumers/{unique}/offsets/{topic}"
+            wait_for(lambda: len(session.children(root) or ()) == 4, "all partitions are committed")
+        clean = commands.run(*asked, "--unused-since", "2100-01-01", "--settle", "1")
+    assert clean.stderr.splitlines() == ["checked 1 group: nothing found"]
+
+    commands.run("zk", "delete-topic", "--zookeeper", kafka.zookeeper, "--topic", topic, "--execute", "--yes")
+    gone = json.loads(commands.run(*asked, "--settle", "0", "--format", "json", code=1).stdout)
+
+    assert [(row["code"], row["topic"], row["partitions"]) for row in gone] == [
+        ("offsets-topic-gone", topic, "0,1,2,3")
+    ]
+
+
+def test_brokers_of_another_cluster_are_refused(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.create("/cluster/id", '{"version":"1","id":"another-cluster"}')
+
+    done = Commands(tmp_path).run(
+        *("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--all-groups"),
+        *("--bootstrap-server", kafka.bootstrap),
+        code=2,
+    )
+
+    assert "ZooKeeper is of another-cluster" in done.stderr
