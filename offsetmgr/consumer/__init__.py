@@ -1,6 +1,7 @@
 """Consumers that Python did not have: each name is imported when it is first used.
 
 `SimpleConsumer` reads where it is told and commits when told to; Kafka's protocol through `offsetmgr.wire`.
+`ZookeeperConsumer` shares a group with old high-level consumers; its members and owners are in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -9,21 +10,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from offsetmgr.consumer.highlevel import ZookeeperConsumer as ZookeeperConsumer
+    from offsetmgr.consumer.settings import ConsumerSettings as ConsumerSettings
     from offsetmgr.consumer.simple import Fetched as Fetched
     from offsetmgr.consumer.simple import SimpleConsumer as SimpleConsumer
+    from offsetmgr.consumer.streams import Message as Message
+    from offsetmgr.consumer.streams import MessageStream as MessageStream
     from offsetmgr.segments.batches import Record as Record
     from offsetmgr.wire.fetching import EARLIEST as EARLIEST
     from offsetmgr.wire.fetching import LATEST as LATEST
 
 _HOME: Final = {
+    "ConsumerSettings": "offsetmgr.consumer.settings",
     "EARLIEST": "offsetmgr.wire.fetching",
     "Fetched": "offsetmgr.consumer.simple",
     "LATEST": "offsetmgr.wire.fetching",
+    "Message": "offsetmgr.consumer.streams",
+    "MessageStream": "offsetmgr.consumer.streams",
     "Record": "offsetmgr.segments.batches",
     "SimpleConsumer": "offsetmgr.consumer.simple",
+    "ZookeeperConsumer": "offsetmgr.consumer.highlevel",
 }
 
-__all__ = ["EARLIEST", "LATEST", "Fetched", "Record", "SimpleConsumer"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ConsumerSettings",
+    "Fetched",
+    "Message",
+    "MessageStream",
+    "Record",
+    "SimpleConsumer",
+    "ZookeeperConsumer",
+]
 
 
 def __getattr__(name: str) -> Any:

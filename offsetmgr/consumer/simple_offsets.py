@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from offsetmgr.errors import GroupActive, OffsetMgrError
+from offsetmgr.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.wire.client import Client, NotAMember
+from offsetmgr.wire.client import Client, NotAMember, backoff
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.fixed import FixedCoordinator
+from offsetmgr.wire.leaders import UNKNOWN_PATIENCE
 from offsetmgr.wire.requests import NEEDED_OF_MANAGERS, FetchedGroup
 from offsetmgr.wire.security import Security
 
@@ -47,11 +48,23 @@ class OffsetManagers:
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """Each partition's error, or None. Raises `GroupActive` where the group's members commit for themselves, and
         `OffsetMgrError` where nothing could be committed."""
-        try:
-            return await self._client(coordinator).commit(group, offsets, deadline)
-        except NotAMember as error:
-            hint = "a group with members takes commits of theirs only: stop them first"
-            raise GroupActive(error.what, error.why, hint) from None
+        client = self._client(coordinator)
+        loop = asyncio.get_running_loop()
+        patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
+        outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+        pending = dict(offsets)
+        for pause in backoff():
+            try:
+                outcomes |= await client.commit(group, pending, deadline)
+            except NotAMember as error:
+                hint = "a group with members takes commits of theirs only: stop them first"
+                raise GroupActive(error.what, error.why, hint) from None
+            # A coordinator that has just started knows no topics yet.
+            pending = {tp: offsets[tp] for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)}
+            if not pending or loop.time() + pause >= patience:
+                break
+            await asyncio.sleep(pause)
+        return outcomes
 
     async def close(self) -> None:
         """Hangs up everywhere."""

@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.io.OutputStream;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -13,8 +14,11 @@ import java.util.concurrent.locks.ReentrantLock;
 import kafka.consumer.Consumer;
 import kafka.consumer.ConsumerConfig;
 import kafka.consumer.ConsumerIterator;
+import kafka.consumer.Blacklist;
 import kafka.consumer.ConsumerTimeoutException;
 import kafka.consumer.KafkaStream;
+import kafka.consumer.TopicFilter;
+import kafka.consumer.Whitelist;
 import kafka.javaapi.consumer.ConsumerConnector;
 import kafka.javaapi.consumer.ConsumerRebalanceListener;
 import kafka.message.MessageAndMetadata;
@@ -26,7 +30,8 @@ import kafka.message.MessageAndMetadata;
  * runs ahead of what was printed, and neither a rebalance nor a clean shutdown commits while a message is between
  * the two: what is repeated or lost is the group's doing, never this program's.
  *
- * Arguments: the consumer's properties file, the topic, the number of streams.
+ * Arguments: the consumer's properties file; the topics, joined by commas, or white_list:REGEX, or black_list:REGEX;
+ * the number of streams (of each topic, or of all topics of a list).
  */
 public class OldConsumerMain {
     private final ConsumerConnector connector;
@@ -51,7 +56,7 @@ public class OldConsumerMain {
         new OldConsumerMain(properties).run(arguments[1], Integer.parseInt(arguments[2]));
     }
 
-    private void run(String topic, int count) throws Exception {
+    private void run(String topics, int count) throws Exception {
         Runtime.getRuntime().addShutdownHook(new Thread(new Runnable() {
             public void run() {
                 lockAll();
@@ -74,13 +79,15 @@ public class OldConsumerMain {
             public void beforeStartingFetchers(String consumer, Map partitions) {
             }
         });
-        for (int i = 0; i < count; i++) {
+        // All locks are there before the first rebalance.
+        boolean filtered = topics.startsWith("white_list:") || topics.startsWith("black_list:");
+        int all = filtered ? count : count * topics.split(",").length;
+        for (int i = 0; i < all; i++) {
             // Fair, or a busy stream would never let a rebalance in.
             locks.add(new ReentrantLock(true));
         }
-        Map streams = connector.createMessageStreams(Collections.singletonMap(topic, Integer.valueOf(count)));
-        Iterator each = ((List) streams.get(topic)).iterator();
-        for (int i = 0; i < count; i++) {
+        Iterator each = (filtered ? filteredStreams(topics, count) : namedStreams(topics, count)).iterator();
+        for (int i = 0; i < all; i++) {
             final ConsumerIterator messages = ((KafkaStream) each.next()).iterator();
             final ReentrantLock lock = (ReentrantLock) locks.get(i);
             new Thread(new Runnable() {
@@ -90,6 +97,31 @@ public class OldConsumerMain {
                 }
             }, "stream-" + i).start();
         }
+    }
+
+    private List namedStreams(String topics, int count) {
+        Map wanted = new HashMap();
+        String[] names = topics.split(",");
+        for (int i = 0; i < names.length; i++) {
+            wanted.put(names[i], Integer.valueOf(count));
+        }
+        Map streams = connector.createMessageStreams(wanted);
+        List found = new ArrayList();
+        for (int i = 0; i < names.length; i++) {
+            found.addAll((List) streams.get(names[i]));
+        }
+        return found;
+    }
+
+    private List filteredStreams(String topics, int count) {
+        String regex = topics.substring("white_list:".length());
+        TopicFilter filter;
+        if (topics.startsWith("white_list:")) {
+            filter = new Whitelist(regex);
+        } else {
+            filter = new Blacklist(regex);
+        }
+        return connector.createMessageStreamsByFilter(filter, count);
     }
 
     private boolean consumeOne(ConsumerIterator messages, ReentrantLock lock) {
@@ -125,7 +157,7 @@ public class OldConsumerMain {
 
     private void print(MessageAndMetadata message) throws IOException {
         String line = message.partition() + "\t" + message.offset() + "\t" + escaped((byte[]) message.key()) + "\t"
-            + escaped((byte[]) message.message()) + "\n";
+            + escaped((byte[]) message.message()) + "\t" + message.topic() + "\t" + System.currentTimeMillis() + "\n";
         // One write a line: a SIGKILL leaves whole lines.
         out.write(line.getBytes("ISO-8859-1"));
     }

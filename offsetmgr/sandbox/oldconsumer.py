@@ -27,19 +27,22 @@ _REBALANCED: Final = re.compile(rb"end rebalancing consumer \S+ try #")
 
 
 class Message(NamedTuple):
-    """One message that an old consumer consumed."""
+    """One message that an old consumer consumed; ``time_ms`` is when, in milliseconds since 1970."""
 
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
+    topic: str = ""
+    time_ms: int = 0
 
 
 class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
     ``zookeeper`` is the brokers' connect string with its chroot. ``extra`` adds to and overrides its properties
-    (for example ``{"zookeeper.session.timeout.ms": 4000}``). ``streams`` is its number of threads. Without
+    (for example ``{"zookeeper.session.timeout.ms": 4000}``). ``topic`` is one topic, several joined by commas, or
+    ``white_list:REGEX`` or ``black_list:REGEX``; ``streams`` its number of threads (for each topic). Without
     ``consumer_id`` the library makes one up at each start. `start` returns after registration and first rebalance,
     `stop` ends it cleanly: it commits, releases its partitions and leaves.
     """
@@ -75,7 +78,7 @@ class OldConsumer(ServerProcess):
 
     @property
     def output_file(self) -> Path:
-        """What it consumed, in all its runs: partition, offset, key and value, separated by tabs."""
+        """What it consumed, in all its runs: partition, offset, key, value, topic and time, separated by tabs."""
         return self.folder / "messages.tsv"
 
     @property
@@ -88,10 +91,7 @@ class OldConsumer(ServerProcess):
 
     def messages(self) -> list[Message]:
         """What it has printed so far, in order, over all its runs. Cheap: reads one file."""
-        if not self.output_file.exists():
-            return []
-        whole, _, _torn = self.output_file.read_bytes().rpartition(b"\n")
-        return [_message(line) for line in whole.split(b"\n") if line]
+        return read_messages(self.output_file)
 
     def rebalances(self) -> int:
         """How many rebalances it has finished in this run."""
@@ -133,9 +133,17 @@ class OldConsumer(ServerProcess):
         return bool(_REBALANCED.search(self.log_of_this_run()))
 
 
+def read_messages(file: Path) -> list[Message]:
+    """What an old consumer has written so far; a torn last line is left out."""
+    if not file.exists():
+        return []
+    whole, _, _torn = file.read_bytes().rpartition(b"\n")
+    return [_message(line) for line in whole.split(b"\n") if line]
+
+
 def _message(line: bytes) -> Message:
-    partition, offset, key, value = line.split(b"\t")
-    return Message(int(partition), int(offset), _unescaped(key), _unescaped(value))
+    partition, offset, key, value, topic, time_ms = line.split(b"\t")
+    return Message(int(partition), int(offset), _unescaped(key), _unescaped(value), topic.decode(), int(time_ms))
 
 
 def _unescaped(text: bytes) -> bytes | None:

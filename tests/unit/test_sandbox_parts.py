@@ -269,9 +269,14 @@ def test_messages_are_read_back_byte_for_byte_and_a_torn_last_line_is_not(tmp_pa
     consumer = OldConsumer(tmp_path, zookeeper="127.0.0.1:1", group="g", topic="t")
     assert consumer.messages() == []
 
-    consumer.output_file.write_bytes(b"0\t41\t\\N\t\n3\t7\tk\\x09\ta\\x5cn\\xff\n0\t42\t\\N\thalf")
+    consumer.output_file.write_bytes(
+        b"0\t41\t\\N\t\tt\t1700000000000\n3\t7\tk\\x09\ta\\x5cn\\xff\tu\t1700000000001\n0\t42\t\\N\thalf"
+    )
 
-    assert consumer.messages() == [Message(0, 41, None, b""), Message(3, 7, b"k\t", b"a\\n\xff")]
+    assert consumer.messages() == [
+        Message(0, 41, None, b"", "t", 1_700_000_000_000),
+        Message(3, 7, b"k\t", b"a\\n\xff", "u", 1_700_000_000_001),
+    ]
 
 
 def test_an_old_consumers_settings_can_be_overridden(tmp_path: Path) -> None:

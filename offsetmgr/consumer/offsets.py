@@ -1,0 +1,189 @@
+"""Committed offsets of the partitions that a consumer owns: read when they are claimed, written while they are owned.
+
+Offsets in the ZooKeeper in which the member is registered are read and written through the member's own session: the
+server refuses them once the session is over, so a process that was frozen and wakes can commit nothing over the new
+owner's offsets. They are conditional on the version read before as well: an old consumer's late commit is noticed.
+Kafka's coordinator knows neither: there the lease is asked just before a commit is sent, and what a process sends that
+froze between the two is overwritten by the owner's next commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired
+from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
+from offsetmgr.stores.dual import DualStore
+from offsetmgr.stores.uri import inner_uris, open_store, parse_uri
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.sessionlease import SessionLease
+
+_LOG: Final = logging.getLogger("offsetmgr.consumer")
+Pause = Callable[[float], object]
+"""Waits so many seconds, or less where the consumer is being closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsPlace:
+    """Where a group's offsets are: a store's URI, and how to open it within a member's session."""
+
+    uri: str
+    config: ConnectionConfig
+
+    @classmethod
+    def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetsPlace:
+        """``offsets`` is a store's URI, or ``zookeeper``, ``kafka`` or ``dual`` for those of the consumer itself.
+        Raises `InvalidUri`."""
+        in_zookeeper, in_kafka = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
+        if offsets == "dual":
+            open_store("zookeeper://" + zookeeper, config)
+            return cls(_dual(in_kafka, in_zookeeper), config)
+        uri = {"zookeeper": in_zookeeper, "kafka": in_kafka}.get(offsets, offsets)
+        parse_uri(uri)
+        return cls(uri, config)
+
+    def open(self, session: ZookeeperSession) -> OffsetStore:
+        """The store; as far as it is in the same ZooKeeper, it asks in ``session`` and in no other."""
+        if parse_uri(self.uri).kind != "dual":
+            return _within(open_store(self.uri, self.config), session)
+        primary, secondary = inner_uris(self.uri, self.config)
+        return DualStore(
+            _within(open_store(primary, self.config), session), _within(open_store(secondary, self.config), session)
+        )
+
+
+def _dual(primary: str, secondary: str) -> str:
+    from urllib.parse import quote
+
+    return f"dual:?primary={quote(primary, safe='')}&secondary={quote(secondary, safe='')}"
+
+
+def _within(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
+    """The same store; one in the session's own ZooKeeper is bound to the session, which is closed with it."""
+    if isinstance(store, ZookeeperStore) and store.session.connect == session.connect:
+        store.session = session
+    return store
+
+
+class Offsets:
+    """One group's offsets, for as long as one session lasts. Safe for several threads, one call at a time."""
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        group: str,
+        lease: SessionLease,
+        *,
+        retries: int,
+        backoff_s: float,
+        pause: Pause,
+    ) -> None:
+        """``retries`` is how often a commit with a retriable error is tried again, ``backoff_s`` apart."""
+        self._store = store
+        self._group = group
+        self._lease = lease
+        self._retries = retries
+        self._backoff_s = backoff_s
+        self._pause = pause
+        self._lock = threading.Lock()
+
+    @property
+    def forgets(self) -> bool:
+        """Whether offsets that are not committed again are forgotten one day."""
+        return self._store.capabilities.conditional != "version"
+
+    def fetch(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
+        """What is committed, as far as it could be read, and why the rest could not yet.
+
+        Raises what will not go away by itself.
+        """
+        with self._lock:
+            try:
+                return dict(self._store.fetch(self._group, list(partitions))), None
+            except PartialFailure as partial:
+                for error in partial.failures.values():
+                    if not error.retriable:
+                        raise error from None
+                return dict(partial.successes), partial
+            except OffsetMgrError as error:
+                if not error.retriable:
+                    raise
+                return {}, error
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset]
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, OffsetMgrError]]:
+        """Commits, again while that may help: what the store holds now, and the errors of the others.
+
+        ``known`` is what it held before. Where somebody else has written since, the owner's word counts.
+        Raises `SessionExpired`.
+        """
+        left = dict(positions)
+        expected = dict(known)
+        done: dict[TopicPartition, Offset] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
+        with self._lock:
+            for attempt in range(self._retries + 1):
+                if attempt:
+                    self._pause(self._backoff_s)
+                errors = {}
+                for tp, outcome in self._write(left, expected).items():
+                    if outcome.error is None:
+                        done[tp] = _after(outcome, positions[tp])
+                        continue
+                    errors[tp] = outcome.error
+                    if isinstance(outcome.error, Conflict) and outcome.error.actual is not None:
+                        _LOG.warning("group %s, %s: %s", self._group, tp, outcome.error)
+                        expected[tp] = outcome.error.actual
+                left = {tp: offset for tp, offset in left.items() if tp in errors and _again(errors[tp])}
+                if not left:
+                    break
+        return done, errors
+
+    def _write(
+        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset]
+    ) -> Mapping[TopicPartition, ChangeOutcome]:
+        if not self._lease.valid():
+            late = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may be over")
+            if self._lease.expired or self.forgets:
+                return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, late))
+        versioned = not self.forgets
+        changes = {
+            tp: Change(OffsetAndMetadata(offset), known.get(tp, ABSENT) if versioned else None, allow_rewind=True)
+            for tp, offset in positions.items()
+        }
+        try:
+            (result,) = self._store.edit([GroupEdit(self._group, changes, Guard.OVERWRITE)])
+        except OffsetMgrError as error:
+            return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, error))
+        for tp, late_error in result.secondary.items():
+            _LOG.warning("group %s, %s: not in the second store yet: %s", self._group, tp, late_error)
+        return result.outcomes
+
+    def close(self) -> None:
+        """Lets the store go."""
+        with self._lock:
+            self._store.close()
+
+
+def _again(error: OffsetMgrError) -> bool:
+    return error.retriable or (isinstance(error, Conflict) and error.actual is not None)
+
+
+def _after(outcome: ChangeOutcome, offset: int) -> Offset:
+    """What the store holds after a change, as a condition for the next one."""
+    before = outcome.before
+    if outcome.verdict is Verdict.UNCHANGED and before is not None:
+        return before
+    if isinstance(before, Committed) and before.version is not None:
+        return Committed(offset, version=before.version + 1)
+    return Committed(offset, version=0 if isinstance(before, Absent) else None)

@@ -1,0 +1,256 @@
+"""Streams of messages, and what is known of each partition behind them: what was handed out, what is done, what waits.
+
+One lock guards all of it, so that "stop handing out" is one moment for all streams. No I/O here.
+
+A message counts as done when its reader asks the stream for the next one (or says so by committing): until then it is
+in the reader's hand. Only what is done is committed by itself, so a process that dies repeats messages and loses none.
+The old consumer counts a message when it hands it out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import Offset, TopicPartition
+
+_LOOK_S: Final = 0.05
+"""How often a reader that waits for the lease looks whether it is valid again."""
+
+
+class Message(NamedTuple):
+    """One message. ``timestamp_ms`` is milliseconds since 1970, None where the message carries none."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Holding:
+    """One partition while it is ours. All offsets are those of the next message.
+
+    ``fetched`` is what has been put into the stream, ``handed`` what readers have been given, ``done`` what may be
+    committed, ``known`` what the store held when it was last read or written.
+    """
+
+    partition: TopicPartition
+    stream: MessageStream
+    fetched: int
+    handed: int
+    done: int
+    known: Offset
+    stopped: bool = False
+
+
+class Desk:
+    """The state that all streams of one consumer share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        """A message has been done with, or holdings have changed."""
+        self._holdings: dict[TopicPartition, Holding] = {}
+        self._streams: list[MessageStream] = []
+        self._may_hand_out: Callable[[], bool] = lambda: False
+        self.error: OffsetMgrError | None = None
+        self.closed = False
+
+    def stream(self, topic: str | None) -> MessageStream:
+        """A new stream; ``topic`` None for one that mixes the topics of a pattern."""
+        stream = MessageStream(self, topic)
+        self._streams.append(stream)
+        return stream
+
+    @property
+    def streams(self) -> Collection[MessageStream]:
+        return tuple(self._streams)
+
+    def may_hand_out(self) -> bool:
+        return self._may_hand_out()
+
+    def grant(self, may_hand_out: Callable[[], bool]) -> None:
+        """From now on this is asked before each message is handed out."""
+        with self.lock:
+            self._may_hand_out = may_hand_out
+
+    def wake(self) -> None:
+        """Lets waiting readers look again."""
+        with self.lock:
+            self._wake()
+
+    # --- holdings -----------------------------------------------------------------------------------
+
+    def add(self, holding: Holding) -> None:
+        with self.lock:
+            self._holdings[holding.partition] = holding
+            self.changed.notify_all()
+
+    def holdings(self) -> dict[TopicPartition, Holding]:
+        with self.lock:
+            return dict(self._holdings)
+
+    def feed(self, holding: Holding, messages: Iterable[Message]) -> None:
+        """Puts messages into the partition's stream, in their order; those that were there before are left out."""
+        with self.lock:
+            if holding.stopped:
+                return
+            buffer = holding.stream.buffer
+            was_empty = not buffer
+            for message in messages:
+                if message.offset >= holding.fetched:
+                    buffer.append((holding, message))
+                    holding.fetched = message.offset + 1
+            if was_empty and buffer:
+                holding.stream.readable.notify_all()
+
+    def relocate(self, holding: Holding, offset: int) -> None:
+        """The log does not hold the position any more: go on at ``offset``, and drop what waits."""
+        with self.lock:
+            self._purge({id(holding)})
+            holding.fetched = holding.handed = holding.done = offset
+
+    def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[Holding]:
+        """From this moment nothing of these is handed out. Waits (so long at most) until readers have done with what
+        they hold of them, and gives the holdings, which stay until `remove`."""
+        with self.lock:
+            found = [self._holdings[tp] for tp in partitions if tp in self._holdings]
+            for holding in found:
+                holding.stopped = True
+            self._purge({id(holding) for holding in found})
+            deadline = time.monotonic() + timeout_s
+            while self._in_hand(found) and (left := deadline - time.monotonic()) > 0:
+                self.changed.wait(left)
+            return found
+
+    def remove(self, partitions: Collection[TopicPartition] | None) -> list[TopicPartition]:
+        """Forgets these (None: all) at once, with whatever waits or is in a reader's hand."""
+        with self.lock:
+            chosen = list(self._holdings) if partitions is None else [tp for tp in partitions if tp in self._holdings]
+            gone = [self._holdings.pop(tp) for tp in chosen]
+            for holding in gone:
+                holding.stopped = True
+            self._purge({id(holding) for holding in gone})
+            for stream in self._streams:
+                if stream.in_hand is not None and stream.in_hand[0] in gone:
+                    stream.in_hand = None
+            self.changed.notify_all()
+            return chosen
+
+    def done_by(self, thread: int | None) -> None:
+        """The reader in this thread (None: every reader) is done with what it has been given."""
+        with self.lock:
+            for stream in self._streams:
+                if thread is None or stream.reader == thread:
+                    stream.finish()
+
+    def positions(self, holdings: Iterable[Holding]) -> dict[TopicPartition, int]:
+        """What may be committed now."""
+        with self.lock:
+            return {holding.partition: holding.done for holding in holdings}
+
+    def commitable(self) -> Mapping[TopicPartition, Holding]:
+        """All holdings that are not being stopped."""
+        with self.lock:
+            return {tp: holding for tp, holding in self._holdings.items() if not holding.stopped}
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends all streams: iterators stop."""
+        with self.lock:
+            self.closed = True
+            self._wake()
+
+    def fail(self, error: OffsetMgrError) -> None:
+        """Ends all streams: iterators raise ``error``."""
+        with self.lock:
+            self.error = error
+            self._wake()
+
+    def _wake(self) -> None:
+        for stream in self._streams:
+            stream.readable.notify_all()
+        self.changed.notify_all()
+
+    def _in_hand(self, holdings: list[Holding]) -> bool:
+        return any(stream.in_hand is not None and stream.in_hand[0] in holdings for stream in self._streams)
+
+    def _purge(self, holdings: set[int]) -> None:
+        for stream in self._streams:
+            if any(id(holding) in holdings for holding, _ in stream.buffer):
+                stream.buffer = deque(entry for entry in stream.buffer if id(entry[0]) not in holdings)
+
+
+class MessageStream:
+    """Messages of the partitions that this stream's thread owns, each partition's in order. One reader at a time.
+
+    As an iterator it waits for the next message, and ends when the consumer is shut down, or (where the consumer has a
+    ``consumer_timeout_ms``) when none has come for so long; then it can be iterated again. It raises the error for
+    which the consumer has given up.
+    """
+
+    timeout_s: float | None = None
+
+    def __init__(self, desk: Desk, topic: str | None) -> None:
+        self.topic = topic
+        self.buffer: deque[tuple[Holding, Message]] = deque()
+        self.readable = threading.Condition(desk.lock)
+        self.in_hand: tuple[Holding, int] | None = None
+        self.reader: int | None = None
+        self._desk = desk
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended for good."""
+        return self._desk.closed or self._desk.error is not None
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        message = self.get(self.timeout_s)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def get(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None where none has come within the time-out, or the stream has ended (`closed`). Says too
+        that the message before it is done with. Raises the error for which the consumer has given up."""
+        desk = self._desk
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with desk.lock:
+            self.reader = threading.get_ident()
+            self.finish()
+            while True:
+                if desk.error is not None:
+                    raise desk.error
+                if desk.closed:
+                    return None
+                waiting = bool(self.buffer)
+                if waiting and desk.may_hand_out():
+                    holding, message = self.buffer.popleft()
+                    holding.handed = message.offset + 1
+                    self.in_hand = holding, message.offset + 1
+                    return message
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self.readable.wait(left if not waiting else _LOOK_S if left is None else min(left, _LOOK_S))
+
+    def finish(self) -> None:
+        """What is in the reader's hand is done with. Under the desk's lock."""
+        if self.in_hand is not None:
+            holding, offset = self.in_hand
+            holding.done = max(holding.done, offset)
+            self.in_hand = None
+            self._desk.changed.notify_all()
