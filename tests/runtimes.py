@@ -1,0 +1,114 @@
+"""What the tests of the runtime share: a runtime over a log in memory, and a lease that a test holds in its hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from offsetmgr.log.memory import MemoryLog
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NONE,
+    NOT_COORDINATOR,
+    CommitRequest,
+    CommitResponse,
+    FetchRequest,
+)
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.records.avro import AvroFormat
+
+PARTITIONS = 16
+QUICK = ManagerConfig(commit_timeout=5.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
+LOADING, UNAVAILABLE = CommitResponse(COORDINATOR_LOAD_IN_PROGRESS), CommitResponse(COORDINATOR_NOT_AVAILABLE)
+ELSEWHERE = CommitResponse(NOT_COORDINATOR)
+
+
+class Lease:
+    """An `Ownership` whose lease a test holds in its hand."""
+
+    def __init__(self) -> None:
+        self.good = True
+        self.losses: list[tuple[int, str]] = []
+
+    def valid(self) -> bool:
+        return self.good
+
+    def lost(self, slot: int, why: str) -> None:
+        self.losses.append((slot, why))
+
+
+class SlowLog(MemoryLog):
+    """Its readers wait for ``gate`` before they load."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.gate = threading.Event()
+
+    def reader(self) -> Any:
+        reader = super().reader()
+        load = reader.load
+
+        def gated(*args: Any, **options: Any) -> Mapping[int, int]:
+            assert self.gate.wait(10)
+            return load(*args, **options)
+
+        reader.load = gated  # type: ignore[method-assign]
+        return reader
+
+
+def scenario(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def manager(
+    log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, slots: Sequence[int] | None = None
+) -> AsyncIterator[ManagerRuntime]:
+    """A runtime that serves these slots, or all."""
+    runtime = ManagerRuntime(log, AvroFormat(), lease or Lease(), config)
+    await runtime.start()
+    try:
+        owned = range(runtime.slots) if slots is None else slots
+        for slot in owned:
+            runtime.take(slot)
+        await until(lambda: all(s.state == "active" for s in runtime.status() if s.slot in owned))
+        yield runtime
+    finally:
+        log.hold = False
+        log.advance_high_watermark()
+        await runtime.close()
+
+
+def commit(group: str, offset: int, *, partitions: int = 1, metadata: str = "") -> CommitRequest:
+    return CommitRequest(group, [("t", [(partition, offset, -1, metadata) for partition in range(partitions)])])
+
+
+def offset(runtime: ManagerRuntime, group: str) -> int:
+    """Of the topic's first partition; -1 where none is committed."""
+    response = runtime.fetch(FetchRequest(group, [("t", [0])]))
+    assert response.error == NONE
+    return response.topics[0][1][0][1]
+
+
+def refusal(runtime: ManagerRuntime, group: str) -> int:
+    response = runtime.fetch(FetchRequest(group, [("t", [0])]))
+    assert response.topics == ()
+    return response.error
+
+
+def slot_of(runtime: ManagerRuntime, group: str) -> int:
+    return runtime.partition_of(group) % runtime.slots
+
+
+async def written(answers: Sequence[Awaitable[CommitResponse]]) -> None:
+    assert set(map(str, await asyncio.gather(*answers))) == {str(CommitResponse())}

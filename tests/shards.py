@@ -1,0 +1,38 @@
+"""What the tests of the shard share: commits in short, and what a fetch says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.shard import Prepared, Shard
+
+DAY_MS = 24 * HOUR_MS
+NOW = 1_800_000_000_000
+ABSENT = (-1, -1, "", 0)
+
+
+def committing(group: str, *, topic: str = "t", **offsets: int) -> CommitRequest:
+    """``committing("g", p0=5)``."""
+    return CommitRequest(group, [(topic, [(int(name[1:]), offset, -1, "") for name, offset in offsets.items()])])
+
+
+def acknowledge(shard: Shard, prepared: Prepared) -> None:
+    shard.acknowledged(prepared, shard.position)
+
+
+def committed(shard: Shard, group: str, *, topic: str = "t", now: int = NOW, **offsets: int) -> None:
+    """Commits and acknowledges."""
+    acknowledge(shard, shard.commit(committing(group, topic=topic, **offsets), now))
+
+
+def fetched(shard: Shard, group: str, partition: int, topic: str = "t") -> tuple[int, int, str, int]:
+    """Offset, leader epoch, metadata, error."""
+    [(_, [(_, *answer)])] = shard.fetch(FetchRequest(group, [(topic, [partition])])).topics
+    return tuple(answer)
+
+
+def offsets(shard: Shard, group: str) -> Mapping[tuple[str, int], int]:
+    """All that a fetch of everything gives."""
+    return {(t, p): offset for t, ps in shard.fetch(FetchRequest(group)).topics for p, offset, _, _, _ in ps}

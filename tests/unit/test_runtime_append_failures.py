@@ -1,0 +1,165 @@
+"""Appends that fail, or of which nobody knows: what clients are told, and what memory holds then."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtimes import PARTITIONS, UNAVAILABLE, Lease, commit, manager, offset, refusal, scenario, slot_of, until, written
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.requests import (
+    GROUP_ID_NOT_FOUND,
+    INVALID_COMMIT_OFFSET_SIZE,
+    NONE,
+    NOT_COORDINATOR,
+)
+from offsetmgr.manager.runtime import ManagerConfig
+
+
+def test_an_append_that_failed_for_certain_leaves_memory_as_it_was_and_the_next_one_succeeds() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            log.fail_next_append(slot_of(runtime, "g"), Failure.NOT_WRITTEN)
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            assert offset(runtime, "g") == 1
+            await written([runtime.commit(commit("g", 3))])
+            assert offset(runtime, "g") == 3
+
+    scenario(work)
+
+
+def test_a_commit_is_answered_when_its_time_is_up_counted_from_the_call() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(commit_timeout=0.2, retry_pause=0.01, standby=False)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            log.hold = True
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            first = runtime.commit(commit("g", 1))
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            second = runtime.commit(commit("g", 2))
+            assert await asyncio.gather(first, second) == [UNAVAILABLE] * 2
+            assert loop.time() - began < 0.2 + 0.2
+            assert offset(runtime, "g") == -1
+            log.hold = False
+            await written([runtime.commit(commit("g", 3))])
+            assert [record.value for record in log.records(runtime.partition_of("g"))] != []
+            assert offset(runtime, "g") == 3
+
+    scenario(work)
+
+
+def test_only_the_commit_that_is_too_large_fails() -> None:
+    log = MemoryLog(PARTITIONS, max_batch_bytes=20_000)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            answers = [runtime.commit(commit("g", number, partitions=4)) for number in range(10)]
+            answers.append(runtime.commit(commit("g", 999, partitions=10, metadata="x" * 2_000)))
+            answers += [runtime.commit(commit("g", number, partitions=4)) for number in range(10, 20)]
+            results = await asyncio.gather(*answers)
+            assert [result.error for result in results] == [0] * 10 + [INVALID_COMMIT_OFFSET_SIZE] + [0] * 10
+            assert offset(runtime, "g") == 19
+            assert runtime.status()[runtime.partition_of("g")].offsets == 4
+
+    scenario(work)
+
+
+def test_an_unknown_outcome_is_found_out_written() -> None:
+    """And what came meanwhile is written after it."""
+    _unknown(Failure.UNKNOWN_WRITTEN, found=2)
+    _unknown(Failure.UNKNOWN_OPEN_WRITTEN, found=2)
+
+
+def test_an_unknown_outcome_is_found_out_not_written() -> None:
+    _unknown(Failure.UNKNOWN_NOT_WRITTEN, found=1)
+    _unknown(Failure.UNKNOWN_OPEN, found=1)
+
+
+def _unknown(failure: Failure, found: int) -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            slot = slot_of(runtime, "g")
+            other = next(g for g in map(str, range(999)) if slot_of(runtime, g) == slot and g != "g")
+            await written([runtime.commit(commit("g", 1))])
+            log.fail_next_append(slot, failure)
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            await written([runtime.commit(commit(other, 7))])
+            assert offset(runtime, "g") == found
+            assert offset(runtime, other) == 7
+            assert runtime.status()[runtime.partition_of("g")].state == "active"
+            assert runtime.counters.unknown_outcomes == 1
+            # Nothing is thought to be in flight any more.
+            assert await runtime.delete_group("g") == NONE
+            assert offset(runtime, "g") == -1
+            assert await runtime.delete_group("g") == GROUP_ID_NOT_FOUND
+
+    scenario(work)
+
+
+def test_while_an_outcome_is_unknown_fetches_get_what_was_acknowledged_and_commits_wait() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            slot = slot_of(runtime, "g")
+            await written([runtime.commit(commit("g", 1))])
+            for _ in range(5):
+                log.fail_next_claim(slot, Unreachable("broker"))
+            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            waiting = runtime.commit(commit("g", 3))
+            await until(lambda: runtime.status()[runtime.partition_of("g")].last_error.startswith("Unreachable"))
+            assert runtime.status()[runtime.partition_of("g")].recovering
+            assert offset(runtime, "g") == 1
+            await written([waiting])
+            assert offset(runtime, "g") == 3
+            assert not runtime.status()[runtime.partition_of("g")].recovering
+
+    scenario(work)
+
+
+def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
+    log, lease = MemoryLog(PARTITIONS), Lease()
+    config = ManagerConfig(commit_timeout=0.2, standby=False)
+
+    async def work() -> None:
+        async with manager(log, lease, config) as runtime:
+            slot = slot_of(runtime, "g")
+            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+            lease.good = False
+            successor = log.writer(slot)
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            successor.claim(1)
+            assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its time is up
+            successor.append({runtime.partition_of("g"): [(b"\x00\x00k", None)]}, 1)  # not fenced by us
+            assert refusal(runtime, "g") == NOT_COORDINATOR
+
+    scenario(work)
+
+
+def test_when_memory_cannot_follow_the_log_the_slot_is_read_anew() -> None:
+    """A defect, or a full memory: nothing may be served that is not what the log says."""
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            shard = runtime._serving[runtime.partition_of("g")]
+            assert shard is not None
+            shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            assert runtime.owns("g") != NONE
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == 2
+            await written([runtime.commit(commit("g", 3))])
+
+    scenario(work)

@@ -1,0 +1,91 @@
+"""What the runtime does by itself: expiry, figures, and the calls between its threads and its loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from runtimes import PARTITIONS, QUICK, commit, manager, offset, scenario, slot_of, until, written
+
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.manager.runtime import ManagerConfig
+from offsetmgr.manager.runtime.bridge import Bridge
+from offsetmgr.manager.shard import ShardLimits
+
+
+def test_a_thread_is_given_the_time_out_that_its_call_on_the_loop_raised() -> None:
+    def fails() -> None:
+        raise TimeoutError("its own")
+
+    async def work() -> None:
+        bridge = Bridge(asyncio.get_running_loop())
+        with pytest.raises(TimeoutError, match="its own"):
+            await asyncio.wait_for(asyncio.to_thread(bridge.run, fails), 5)
+
+    scenario(work)
+
+
+def test_a_question_for_members_that_is_never_answered_does_not_stop_the_house() -> None:
+    log, asked = MemoryLog(PARTITIONS), []
+
+    async def members(groups: Sequence[str]) -> Mapping[str, bool]:
+        asked.append(groups)
+        await asyncio.Event().wait()
+        return {}
+
+    config = replace(
+        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval=0.05, members=members, commit_timeout=0.2
+    )
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            await until(lambda: len(asked) > 2)
+            assert offset(runtime, "g") == 1
+
+    scenario(work)
+
+
+def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
+    log = MemoryLog(PARTITIONS)
+    asked: list[str] = []
+
+    async def members(groups: Sequence[str]) -> Mapping[str, bool]:
+        asked.extend(groups)
+        return {group: group == "active" for group in groups if group != "unknown"}
+
+    config = ManagerConfig(
+        limits=ShardLimits(retention_ms=0, activity_ms=HOUR_MS), expiry_interval=0.2, standby=False, members=members
+    )
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            await written([runtime.commit(commit(group, 1)) for group in ("idle", "active", "unknown")])
+            await until(lambda: offset(runtime, "idle") == -1)
+            await until(lambda: set(asked) == {"idle", "active", "unknown"})
+            assert offset(runtime, "active") == 1
+            assert offset(runtime, "unknown") == 1
+            assert runtime.counters.expired == 1
+
+    scenario(work)
+
+
+def test_figures_have_names_that_the_metrics_endpoint_takes() -> None:
+    from offsetmgr.server.metrics import Metrics
+
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1, partitions=3))])
+            log.fail_next_append(slot_of(runtime, "g"), Failure.NOT_WRITTEN)
+            await runtime.commit(commit("g", 2))
+            text = Metrics(runtime.figures).text().decode()
+            assert 'offsetmgr_shards{role="owner",state="active"} 16.0' in text
+            assert "offsetmgr_cache_entries 3.0" in text
+            assert 'offsetmgr_commit_errors_total{code="15"} 1.0' in text
+
+    scenario(work)

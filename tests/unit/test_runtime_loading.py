@@ -1,0 +1,200 @@
+"""Slots that are loaded, and those that are followed as standbys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runtimes import (
+    LOADING,
+    PARTITIONS,
+    QUICK,
+    Lease,
+    SlowLog,
+    commit,
+    manager,
+    offset,
+    refusal,
+    scenario,
+    slot_of,
+    until,
+    written,
+)
+
+from offsetmgr.errors import CoordinatorLoadInProgress, Unreachable
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NOT_COORDINATOR,
+    CommitResponse,
+)
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import OffsetKey, OffsetValue
+from offsetmgr.records.kafka import KafkaFormat
+
+
+def dumped(runtime: ManagerRuntime, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]] | None:
+    """None while it is being loaded: then nobody may look at it."""
+    try:
+        return runtime.dump(partition)
+    except CoordinatorLoadInProgress:
+        return None
+
+
+def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
+    log = SlowLog(PARTITIONS)
+    log.gate.set()
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
+        log.gate.clear()
+        runtime = ManagerRuntime(log, AvroFormat(), Lease(), ManagerConfig(standby=False))
+        await runtime.start()
+        for slot in range(runtime.slots):
+            runtime.take(slot)
+        for number in range(100):
+            assert refusal(runtime, f"g{number}") == COORDINATOR_LOAD_IN_PROGRESS
+            assert await runtime.commit(commit(f"g{number}", 1)) == LOADING
+        assert runtime.list_groups() == (COORDINATOR_LOAD_IN_PROGRESS, [])
+        assert await runtime.delete_group("g1") == COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: any(status.load_total > 0 for status in runtime.status()))
+        log.gate.set()
+        await until(lambda: all(status.state == "active" for status in runtime.status()))
+        assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))
+        assert sum(status.load_read for status in runtime.status()) > 0
+        await runtime.close()
+
+    scenario(work)
+
+
+def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as owner, manager(log, slots=()) as standby:
+            await until(lambda: standby.caught_up)
+            await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
+            await until(lambda: sum(status.offsets for status in standby.status()) == 100)
+            await until(lambda: all(status.lag == 0 for status in standby.status()))
+            assert refusal(standby, "g1") == NOT_COORDINATOR
+            for slot in range(8):
+                await owner.give_up(slot)
+                standby.take(slot)
+            await until(lambda: all(status.state == "active" for status in standby.status()))
+            assert [offset(standby, f"g{number}") for number in range(100)] == list(range(100))
+            await written([standby.commit(commit("g1", 1000))])
+            await until(lambda: len(owner.dump(owner.partition_of("g1"))) > 0)
+            await until(
+                lambda: (("g1", "t", 0), 1000) in [(k, v.offset) for k, v in owner.dump(owner.partition_of("g1"))]
+            )
+
+    scenario(work)
+
+
+def test_a_standby_that_has_read_all_has_no_lag_though_the_log_ends_with_a_marker() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as owner, manager(log, slots=()) as standby:
+            await until(lambda: standby.caught_up)
+            await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
+            ends = log.end_offsets(range(PARTITIONS), 1.0)
+            assert any(ends.values())
+            await until(lambda: {s.partition: s.end_offset for s in standby.status()} == ends)
+            await until(lambda: all(s.lag == 0 and s.position == ends[s.partition] for s in standby.status()))
+            assert sum(status.offsets for status in standby.status()) == 100
+
+    scenario(work)
+
+
+def test_an_error_is_shown_until_something_has_succeeded_since() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            slot = slot_of(runtime, "g")
+
+            def shown() -> set[str]:
+                return {status.last_error for status in runtime.status() if status.slot == slot}
+
+            log.fail_next_append(slot, Failure.NOT_WRITTEN)
+            assert await runtime.commit(commit("g", 1)) != CommitResponse()
+            assert shown() != {""}
+            await written([runtime.commit(commit("g", 2))])
+            assert shown() == {""}
+            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+            assert await runtime.commit(commit("g", 3)) != CommitResponse()
+            await until(lambda: not any(status.recovering for status in runtime.status()))
+            assert shown() == {""}
+
+    scenario(work)
+
+
+def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
+    log = SlowLog(PARTITIONS)
+    log.gate.set()
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
+        log.gate.clear()
+        runtime = ManagerRuntime(log, AvroFormat(), Lease(), QUICK)
+        await runtime.start()
+        await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
+        for slot in range(runtime.slots):
+            runtime.take(slot)
+        assert {refusal(runtime, f"g{number}") for number in range(100)} == {COORDINATOR_LOAD_IN_PROGRESS}
+        log.gate.set()
+        await until(lambda: all(status.state == "active" for status in runtime.status()))
+        assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))
+        await runtime.close()
+
+    scenario(work)
+
+
+def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
+    """The cleaner may have removed a tombstone that it never saw."""
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(standby=True, standby_poll=0.01, lag_interval=0.02, most_standby_age=0.3)
+
+    async def work() -> None:
+        async with manager(log) as owner:
+            await written([owner.commit(commit("g", 1)), owner.commit(commit("other", 1))])
+            partition = owner.partition_of("g")
+            async with manager(log, config=config, slots=()) as standby:
+                await until(lambda: sum(status.offsets for status in standby.status()) == 2)
+                log.fail_next_read(Unreachable("broker"))
+                await owner.delete_group("g")
+                await written([owner.commit(commit("g2", 1))])
+                for number in range(PARTITIONS):
+                    log.compact(number)
+                    log.compact(number)
+                await until(lambda: dumped(standby, partition) == owner.dump(partition))
+                await until(lambda: sum(status.offsets for status in standby.status()) == 2)
+
+    scenario(work)
+
+
+def test_a_slot_that_nobody_here_can_read_leaves_the_other_standbys_alone() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(standby=True, standby_poll=0.01, lag_interval=0.02)
+
+    async def work() -> None:
+        async with manager(log) as owner, manager(log, config=config, slots=()) as standby:
+            await until(lambda: standby.caught_up)
+            strange = slot_of(owner, "g")
+            await owner.give_up(strange)
+            writer = log.writer(strange)
+            writer.claim(1)
+            foreign = KafkaFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
+            writer.append({owner.partition_of("g"): foreign}, 1)
+            others = [name for name in (f"o{n}" for n in range(50)) if slot_of(owner, name) != strange]
+
+            await written([owner.commit(commit(name, 7)) for name in others])
+
+            await until(lambda: sum(status.offsets for status in standby.status()) == len(others))
+            await until(lambda: any(s.last_error for s in standby.status() if s.slot == strange))
+            assert not [s for s in standby.status() if s.slot != strange and s.last_error]
+
+    scenario(work)

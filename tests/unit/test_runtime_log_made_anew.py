@@ -1,0 +1,169 @@
+"""A log that is deleted and made anew: nothing of the old one is served again."""
+
+from __future__ import annotations
+
+from runtimes import (
+    ELSEWHERE,
+    PARTITIONS,
+    UNAVAILABLE,
+    Lease,
+    SlowLog,
+    commit,
+    manager,
+    offset,
+    refusal,
+    scenario,
+    slot_of,
+    until,
+    written,
+)
+
+from offsetmgr.log.base import partitions_of
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NONE,
+    NOT_COORDINATOR,
+)
+from offsetmgr.manager.runtime import ManagerConfig
+from offsetmgr.records.avro import AvroFormat
+
+
+def test_a_log_that_was_made_anew_is_read_anew() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            slot = slot_of(runtime, "g")
+            await runtime.give_up(slot)
+            for partition in partitions_of(slot, PARTITIONS):
+                log._partitions[partition].__init__()  # type: ignore[misc]
+            runtime.take(slot)
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == -1
+
+    scenario(work)
+
+
+def test_a_slot_taken_again_after_its_log_was_made_anew_has_nothing_of_the_old_one() -> None:
+    """Though the new log is longer already than the old one was read."""
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as first, manager(log, slots=()) as other:
+            await written([first.commit(commit("g", 1))])
+            slot, partition = slot_of(first, "g"), first.partition_of("g")
+            await until(lambda: other.status()[partition].offsets == 1)
+            await first.give_up(slot)
+            log.recreate()
+            _fill(log, slot)
+            await until(lambda: other.status()[partition].offsets == 0)
+            other.take(slot)
+            await until(lambda: other.owns("g") == NONE)
+            assert offset(other, "g") == -1
+
+    scenario(work)
+
+
+def test_a_slot_taken_at_once_after_its_log_was_made_anew_has_nothing_of_the_old_one() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(standby_poll=0.01, lag_interval=60)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            slot = slot_of(runtime, "g")
+            await runtime.give_up(slot)
+            await until(lambda: runtime.caught_up)
+            log.recreate()
+            _fill(log, slot)
+            runtime.take(slot)
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == -1
+
+    scenario(work)
+
+
+def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        lease = Lease()
+        async with manager(log, lease) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            slot = slot_of(runtime, "g")
+            log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
+            lease.good = False
+            assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
+            log.recreate()
+            _fill(log, slot)
+            lease.good = True
+            await until(lambda: runtime.owns("g") == NONE and offset(runtime, "g") == -1)
+
+    scenario(work)
+
+
+def _fill(log: MemoryLog, slot: int) -> None:
+    """Makes a slot's partitions longer, by what deletes nothing that anybody has."""
+    writer = log.writer(slot)
+    writer.claim(1)
+    key = AvroFormat().encode_group_key("nobody's")
+    for _ in range(10):
+        writer.append({partition: [(key, None)] for partition in partitions_of(slot, PARTITIONS)}, 1)
+    writer.close()
+
+
+def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_else_is_acknowledged() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            for number in range(10):
+                await written([runtime.commit(commit("g", number))])
+            for partition in log._partitions:
+                partition.__init__()  # type: ignore[misc]
+            assert await runtime.commit(commit("g", 10)) == UNAVAILABLE
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == 10
+            await written([runtime.commit(commit("g", 11))])
+            assert offset(runtime, "g") == 11
+
+    scenario(work)
+
+
+def test_an_owner_that_is_told_of_another_log_serves_nothing_of_the_old_one_any_more() -> None:
+    log = SlowLog(PARTITIONS)
+    log.gate.set()
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1)), runtime.commit(commit("h", 7))])
+            runtime.note_generation(log.generation(1))
+            assert offset(runtime, "g") == 1  # it is the one that it was filled from
+            log.recreate()
+            _fill(log, slot_of(runtime, "g"))
+            log.gate.clear()
+            runtime.note_generation(log.generation(1))
+            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
+            await until(lambda: refusal(runtime, "g") == COORDINATOR_LOAD_IN_PROGRESS)
+            log.gate.set()
+            await until(lambda: {status.state for status in runtime.status()} == {"active"})
+            assert (offset(runtime, "g"), offset(runtime, "h")) == (-1, -1)
+            await written([runtime.commit(commit("g", 3))])
+
+    scenario(work)
+
+
+def test_nobody_stops_because_it_is_not_known_which_log_it_is() -> None:
+    """Brokers before 2.8 know of no ids."""
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            runtime.note_generation("")
+            assert offset(runtime, "g") == 1
+
+    scenario(work)

@@ -1,0 +1,196 @@
+"""Commits, fetches and deletions through the runtime on a log in memory, and what waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from runtimes import PARTITIONS, QUICK, UNAVAILABLE, Lease, commit, manager, offset, scenario, slot_of, until, written
+
+from offsetmgr.errors import TimedOut, Unreachable
+from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.requests import (
+    GROUP_ID_NOT_FOUND,
+    NONE,
+    CommitResponse,
+    FetchRequest,
+)
+from offsetmgr.manager.runtime import ManagerConfig
+
+
+def test_a_commit_is_seen_once_it_is_acknowledged_and_not_before() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 41))])
+            log.hold = True
+            answer = runtime.commit(commit("g", 42))
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            assert not answer.done()
+            assert offset(runtime, "g") == 41
+            log.advance_high_watermark()
+            assert await answer == CommitResponse()
+            assert offset(runtime, "g") == 42
+
+    scenario(work)
+
+
+def test_what_comes_during_a_transaction_goes_into_the_next_one() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            log.hold = True
+            first = runtime.commit(commit("g", 0))
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            others = []
+            for number in range(1, 100):
+                others.append(runtime.commit(commit("g", number)))
+                await asyncio.sleep(0)
+            assert log.advance_high_watermark() == 1
+            await first
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            assert log.advance_high_watermark() == 1
+            await written(others)
+            assert runtime.counters.transactions == 2
+            assert offset(runtime, "g") == 99
+
+    scenario(work)
+
+
+def test_a_transaction_is_bounded_in_records() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(transaction_records=100, standby=False)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            log.hold = True
+            answers = [runtime.commit(commit("g", 0))]
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            for number in range(100):
+                answers.append(runtime.commit(commit("g", number, partitions=10)))
+                await asyncio.sleep(0)
+            log.hold = False
+            log.advance_high_watermark()
+            await written(answers)
+            assert runtime.counters.transactions == 11
+
+    scenario(work)
+
+
+def test_groups_of_all_slots_are_served_and_listed() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            groups = [f"group-{number}" for number in range(200)]
+            await written([runtime.commit(commit(group, number)) for number, group in enumerate(groups)])
+            assert [offset(runtime, group) for group in groups] == list(range(200))
+            error, listed = runtime.list_groups()
+            assert (error, sorted(listed)) == (NONE, sorted(groups))
+            assert {slot_of(runtime, group) for group in groups} == set(range(8))
+
+    scenario(work)
+
+
+def test_deletes_go_through_the_log_and_an_unknown_group_is_said_to_be_unknown() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            await written([runtime.commit(commit("g", 5, partitions=3))])
+            assert (await runtime.delete_offsets("g", [("t", [1])])).error == NONE
+            assert runtime.fetch(FetchRequest("g", None)).topics == [("t", [(0, 5, -1, "", 0), (2, 5, -1, "", 0)])]
+            assert await runtime.delete_group("g") == NONE
+            assert offset(runtime, "g") == -1
+            assert await runtime.delete_group("g") == GROUP_ID_NOT_FOUND
+        async with manager(log) as runtime:
+            assert offset(runtime, "g") == -1
+
+    scenario(work)
+
+
+def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            assert runtime.settled("g").done()
+            log.hold = True
+            answer = runtime.commit(commit("g", 1))
+            settled = runtime.settled("g")
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            later = runtime.commit(commit("g", 2))
+            await asyncio.sleep(0)
+            assert not settled.done()
+            log.advance_high_watermark()
+            await settled
+            assert answer.done()
+            assert not later.done()
+
+    scenario(work)
+
+
+def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = replace(QUICK, commit_timeout=0.2)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            slot = slot_of(runtime, "g")
+            log.fail_next_append(slot, Failure.UNKNOWN_OPEN_WRITTEN)
+            for _ in range(5):
+                log.fail_next_claim(slot, Unreachable("broker"))
+            answer = runtime.commit(commit("g", 1))
+            settled = runtime.settled("g")
+            assert await answer == UNAVAILABLE
+            assert not settled.done()
+            assert not runtime.settled("g").done()
+            await settled
+            assert offset(runtime, "g") == 1
+
+    scenario(work)
+
+
+def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = replace(QUICK, commit_timeout=0.1, claim_timeout=0.1)
+    lease = Lease()
+
+    async def work() -> None:
+        async with manager(log, lease, config) as runtime:
+            log.fail_next_append(slot_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
+            answer = runtime.commit(commit("g", 1))
+            settled = runtime.settled("g")
+            lease.good = False
+            assert await answer == UNAVAILABLE
+            with pytest.raises(TimedOut):
+                await settled
+
+    scenario(work)
+
+
+def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(most_pending_records=100, transaction_records=10, standby=False)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            log.hold = True
+            assert runtime.room() is None
+            answers = [runtime.commit(commit("g", number, partitions=10)) for number in range(10)]
+            room = runtime.room()
+            assert room is not None
+            for _ in range(4):
+                await until(lambda: log.advance_high_watermark() == 1)
+            await asyncio.gather(*answers[:4])
+            assert not room.done()
+            log.hold = False
+            log.advance_high_watermark()
+            await room
+            await written(answers)
+            assert runtime.room() is None
+
+    scenario(work)

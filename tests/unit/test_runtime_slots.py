@@ -1,0 +1,209 @@
+"""Slots that the runtime takes, gives up and loses, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from runtimes import (
+    ELSEWHERE,
+    LOADING,
+    PARTITIONS,
+    QUICK,
+    UNAVAILABLE,
+    Lease,
+    commit,
+    manager,
+    offset,
+    refusal,
+    scenario,
+    slot_of,
+    until,
+    written,
+)
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.log.memory import MemoryLog
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NONE,
+    NOT_COORDINATOR,
+)
+from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
+from offsetmgr.records.avro import AvroFormat
+
+
+def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_slot() -> None:
+    log, lease = MemoryLog(PARTITIONS), Lease()
+
+    async def work() -> None:
+        async with manager(log, lease) as runtime:
+            slot = slot_of(runtime, "g")
+            log.writer(slot).claim(1)
+            answers = [runtime.commit(commit("g", 1)), runtime.commit(commit("g", 2))]
+            assert await asyncio.gather(*answers) == [ELSEWHERE] * 2
+            await until(lambda: bool(lease.losses))
+            assert [lost for lost, _ in lease.losses] == [slot]
+            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 3)) == ELSEWHERE
+            # Given to it again, it serves again.
+            runtime.take(slot)
+            await until(lambda: runtime.owns("g") == NONE)
+            await written([runtime.commit(commit("g", 4))])
+
+    scenario(work)
+
+
+def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
+    log, lease = MemoryLog(PARTITIONS), Lease()
+
+    async def work() -> None:
+        async with manager(log, lease) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            lease.good = False
+            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert await runtime.delete_group("unknown") == NOT_COORDINATOR
+            assert runtime.list_groups() == (NOT_COORDINATOR, ())
+            assert runtime.owns("g") == NOT_COORDINATOR
+            lease.good = True
+            assert offset(runtime, "g") == 1
+
+    scenario(work)
+
+
+def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
+    """Frozen between being assigned a slot and claiming it: the lease is over when the claim returns."""
+    log, lease = MemoryLog(PARTITIONS), Lease()
+    claimed = threading.Event()
+    plain = log.writer
+
+    def writer(slot: int) -> Any:
+        made = plain(slot)
+        claim = made.claim
+
+        def late(timeout: float) -> None:
+            lease.good = False
+            claim(timeout)
+            claimed.set()
+
+        made.claim = late  # type: ignore[method-assign]
+        return made
+
+    async def work() -> None:
+        runtime = ManagerRuntime(log, AvroFormat(), lease, QUICK)
+        await runtime.start()
+        log.writer = writer  # type: ignore[method-assign]
+        runtime.take(0)
+        await until(claimed.is_set)
+        group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 0)
+        assert await runtime.commit(commit(group, 1)) == LOADING
+        assert refusal(runtime, group) == COORDINATOR_LOAD_IN_PROGRESS
+        log.writer = plain  # type: ignore[method-assign]
+        await asyncio.sleep(0.1)  # long enough for it to go on, if it did
+        assert runtime.status()[0].state == "loading"
+        await runtime.give_up(0)
+        assert log.records(0) == []
+        await runtime.close()
+
+    scenario(work)
+
+
+def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_more() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            slot = slot_of(runtime, "g")
+            log.hold = True
+            answers = [runtime.commit(commit("g", 1))]
+            await until(lambda: log.unfinished(slot))
+            answers.append(runtime.commit(commit("g", 2)))
+            leaving = asyncio.create_task(runtime.give_up(slot))
+            await asyncio.sleep(0)
+            assert await runtime.commit(commit("g", 3)) == ELSEWHERE
+            assert refusal(runtime, "g") == NOT_COORDINATOR
+            log.hold = False
+            log.advance_high_watermark()
+            await leaving
+            await written(answers)
+            assert runtime.status()[runtime.partition_of("g")].role is Role.STANDBY
+
+    scenario(work)
+
+
+def test_taken_while_it_is_given_up_it_is_served_again() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            slot = slot_of(runtime, "g")
+            await written([runtime.commit(commit("g", 1))])
+            tenure = runtime.tenure("g")
+            leaving = asyncio.create_task(runtime.give_up(slot))
+            await asyncio.sleep(0)
+            runtime.take(slot)
+            await leaving
+            await until(lambda: runtime.owns("g") == NONE)
+            assert offset(runtime, "g") == 1
+            assert runtime.tenure("g") == tenure + 1
+
+    scenario(work)
+
+
+def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(retry_pause=0.05, standby=False)
+
+    async def work() -> None:
+        runtime = ManagerRuntime(log, AvroFormat(), Lease(), config)
+        await runtime.start()
+        log.fail_next_claim(3, Unreachable("broker", "no answer"))
+        runtime.take(3)
+        await until(lambda: runtime.status()[3].state == "failed")
+        assert runtime.status()[3].last_error == "Unreachable: broker: no answer"
+        group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 3)
+        assert refusal(runtime, group) == COORDINATOR_NOT_AVAILABLE
+        assert runtime.list_groups() == (COORDINATOR_NOT_AVAILABLE, [])
+        await until(lambda: runtime.status()[3].state == "active")
+        await runtime.close()
+
+    scenario(work)
+
+
+def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
+    log = MemoryLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log) as runtime:
+            log.hold = True
+            answer = runtime.commit(commit("g", 1))
+            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            closing = asyncio.create_task(runtime.close())
+            await until(lambda: runtime.owns("g") == NOT_COORDINATOR)
+            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
+            assert not closing.done()
+            log.hold = False
+            log.advance_high_watermark()
+            await closing
+            await written([answer])
+            runtime.take(0)
+            assert runtime.owns("g") == NOT_COORDINATOR
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("offsetmgr-")] == []
+
+    scenario(work)
+
+
+def test_closing_is_bounded_when_the_log_does_not_answer() -> None:
+    log = MemoryLog(PARTITIONS)
+    config = ManagerConfig(commit_timeout=0.2, standby=False)
+
+    async def work() -> None:
+        async with manager(log, config=config) as runtime:
+            log.hold = True
+            answers = [runtime.commit(commit(str(number), 1)) for number in range(50)]
+            await asyncio.wait_for(runtime.close(), 1)
+            assert await asyncio.gather(*answers) == [UNAVAILABLE] * 50
+
+    scenario(work)

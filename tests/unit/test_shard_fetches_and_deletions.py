@@ -1,0 +1,134 @@
+"""What a shard answers to fetches and deletions.
+
+What broker 3.9.1 does was tried on it; tests that say so expect the same.
+"""
+
+from __future__ import annotations
+
+import pytest
+from scenarios.plain_format import PlainFormat
+from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
+
+from offsetmgr.manager.requests import FetchRequest
+from offsetmgr.manager.shard import Shard, ShardLimits
+from offsetmgr.records.base import OffsetKey
+
+
+@pytest.fixture
+def shard() -> Shard:
+    return Shard(0, PlainFormat(), ShardLimits())
+
+
+class TestFetching:
+    def test_nothing_committed(self, shard: Shard) -> None:
+        committed(shard, "g", p0=1)
+
+        assert fetched(shard, "g", 1) == ABSENT
+        assert fetched(shard, "g", 0, "other") == ABSENT
+        assert fetched(shard, "other", 0) == ABSENT
+        assert shard.fetch(FetchRequest("other")).topics == []
+
+    def test_everything_is_sorted(self, shard: Shard) -> None:
+        committed(shard, "g", topic="z", p9=1, p10=2)
+        committed(shard, "g", topic="a", p1=3, p0=4)
+
+        assert shard.fetch(FetchRequest("g")).topics == [
+            ("a", [(0, 4, -1, "", 0), (1, 3, -1, "", 0)]),
+            ("z", [(9, 1, -1, "", 0), (10, 2, -1, "", 0)]),
+        ]
+
+    def test_answers_keep_the_order_of_the_request(self, shard: Shard) -> None:
+        committed(shard, "g", p0=1, p1=2)
+
+        assert shard.fetch(FetchRequest("g", [("u", [3]), ("t", [1, 7, 0])])).topics == [
+            ("u", [(3, -1, -1, "", 0)]),
+            ("t", [(1, 2, -1, "", 0), (7, -1, -1, "", 0), (0, 1, -1, "", 0)]),
+        ]
+
+    def test_a_dump_is_sorted(self, shard: Shard) -> None:
+        for group in ("b", "a"):
+            committed(shard, group, p2=1, p0=2)
+
+        keys = [key for key, _ in shard.entries()]
+        assert keys == [OffsetKey(group, "t", partition) for group in ("a", "b") for partition in (0, 2)]
+
+
+class TestDeleting:
+    def test_single_offsets(self, shard: Shard) -> None:
+        """As broker 3.9.1: what is absent is no error."""
+        committed(shard, "g", p0=1, p1=2)
+        prepared = shard.delete_offsets("g", [("t", [1, 9]), ("nope", [0])])
+
+        assert (prepared.response.error, prepared.response.errors) == (0, {})
+        assert prepared.records == [(b"o|g|t|1", None)]
+        assert fetched(shard, "g", 1)[0] == 2
+        acknowledge(shard, prepared)
+        assert offsets(shard, "g") == {("t", 0): 1}
+        assert shard.offset_count == 1
+
+    def test_refusals(self, shard: Shard) -> None:
+        """As broker 3.9.1: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
+        assert shard.delete_offsets("", [("t", [0])]).response.error == 24
+        assert shard.delete_offsets("g", [("t", [0])]).response.error == 69
+        assert shard.delete_group("g").response == 69
+        assert shard.delete_group("").response == 69
+
+    def test_with_its_last_offset_a_group_is_gone(self, shard: Shard) -> None:
+        """As broker 3.9.1."""
+        committed(shard, "g", p0=1)
+        acknowledge(shard, shard.delete_offsets("g", [("t", [0])]))
+
+        assert not shard.has_group("g")
+        assert shard.delete_group("g").response == 69
+
+    def test_a_group(self, shard: Shard) -> None:
+        committed(shard, "g", p0=1)
+        committed(shard, "g", topic="u", p3=1)
+        committed(shard, "other", p0=1)
+        prepared = shard.delete_group("g")
+        acknowledge(shard, prepared)
+
+        assert prepared.response == 0
+        assert prepared.records == [(b"o|g|t|0", None), (b"o|g|u|3", None)]
+        assert [*shard.groups()] == ["other"]
+
+    def test_the_empty_group_too(self, shard: Shard) -> None:
+        """As broker 3.9.1."""
+        committed(shard, "", p0=1)
+        assert shard.delete_group("").response == 0
+
+    def test_commits_in_flight_are_deleted_as_well(self, shard: Shard) -> None:
+        """Or one commit would be half deleted: its records stand before the tombstones."""
+        committed(shard, "g", p0=1)
+        commit = shard.commit(committing("g", p0=2, p1=3), NOW)
+        deletion = shard.delete_group("g")
+        acknowledge(shard, commit)
+        acknowledge(shard, deletion)
+
+        assert not shard.has_group("g")
+
+    def test_a_group_of_which_only_a_commit_in_flight_is_known(self, shard: Shard) -> None:
+        commit = shard.commit(committing("g", p0=2), NOW)
+        deletion = shard.delete_offsets("g", [("t", [0])])
+        acknowledge(shard, commit)
+        acknowledge(shard, deletion)
+
+        assert deletion.response.error == 0
+        assert not shard.has_group("g")
+
+    def test_unreadable_offsets_can_be_deleted(self, shard: Shard) -> None:
+        shard.replay(0, b"o|g|t|0", b"junk")
+        fetched(shard, "g", 0)
+        acknowledge(shard, shard.delete_group("g"))
+
+        assert fetched(shard, "g", 0) == ABSENT
+        assert shard.problems == ()
+
+    def test_a_commit_after_a_deletion_begins_anew(self, shard: Shard) -> None:
+        committed(shard, "g", p0=1, p1=1)
+        acknowledge(shard, shard.delete_group("g"))
+        committed(shard, "g", p1=8)
+        shard.replay(shard.position, b"o|g|t|2", b"9,-1,0,-,")
+
+        assert offsets(shard, "g") == {("t", 1): 8, ("t", 2): 9}
+        assert shard.offset_count == 2
