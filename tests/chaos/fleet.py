@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.errors import OffsetMgrError, SandboxError
 from offsetmgr.sandbox import KafkaBroker, ports
 from offsetmgr.wire.managers import ManagerReport, Managers
 
@@ -139,6 +139,18 @@ def three_brokers(folder: Path, zookeeper: str) -> Iterator[list[KafkaBroker]]:
         with ThreadPoolExecutor() as pool:
             list(pool.map(KafkaBroker.start, brokers))
         yield brokers
+
+
+def restart(broker: KafkaBroker, tries: int = 5) -> None:
+    """Starts it as a supervisor does, again where it ends by itself: a broker whose ZooKeeper session expires while it
+    starts, as on a machine without a free core, gives up."""
+    for left in reversed(range(tries)):
+        try:
+            broker.start()
+            return
+        except SandboxError:
+            if not left:
+                raise
 
 
 @contextlib.contextmanager

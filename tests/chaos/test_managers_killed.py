@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from committing_client import PARTITIONS, consumer, fetch
 from confluent_kafka import TopicPartition
-from fleet import acknowledged, clients_of, history_of, in_sync, managers_of, served, three_brokers, wait_for
+from fleet import acknowledged, clients_of, history_of, in_sync, managers_of, restart, served, three_brokers, wait_for
 from history import COMMIT, FETCH, violations
 
 from offsetmgr.sandbox import ZooKeeperServer
@@ -46,7 +46,7 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
                     wait_for(lambda: in_sync(bootstrap, 3), "all brokers are in sync", 120)
                     broker = dice.choice(brokers)
                     broker.kill()
-                    broker.start()
+                    restart(broker)
                     killed["broker"] += 1
                 else:
                     manager = dice.choice(managers)
