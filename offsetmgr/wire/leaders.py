@@ -21,7 +21,7 @@ from offsetmgr.wire.errors import kafka_error
 
 T = TypeVar("T")
 
-_PATIENCE: Final = 1.0
+UNKNOWN_PATIENCE: Final = 2.0
 """Seconds for which a topic that a broker does not know is asked for again: one that has just come back, or just heard
 of the topic, does not know it yet."""
 _SHARE: Final = 3
@@ -49,7 +49,7 @@ class Leaders:
         ever reached.
         """
         loop = asyncio.get_running_loop()
-        patience = min(deadline, loop.time() + _PATIENCE)
+        patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
         pending = list(partitions)
         for pause in backoff():

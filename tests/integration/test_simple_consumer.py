@@ -1,0 +1,371 @@
+"""`SimpleConsumer` where something goes wrong: leaders that move, brokers that end, freeze and come back, coordinators
+that load or are the wrong one, groups with members; and where the coordinator is an offset manager of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import confluent_kafka as ck
+import pytest
+from fronts import ManagerFront
+from listening import Listening, MemoryBackend
+from processes import create_topic, wait_for
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.consumer import EARLIEST, LATEST, SimpleConsumer
+from offsetmgr.errors import (
+    CoordinatorLoadInProgress,
+    GroupActive,
+    NotCoordinator,
+    PartialFailure,
+    TimedOut,
+    Unreachable,
+    UnsupportedOperation,
+    UsageError,
+)
+from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.stores.kafka import KafkaStore
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
+
+
+def consumer(bootstrap: str, seconds: float = 30, **options: str) -> SimpleConsumer:
+    config = ConnectionConfig(timeout_ms=round(seconds * 1000))
+    return SimpleConsumer(bootstrap, config=config, **options)  # type: ignore[arg-type]
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+# --- brokers of this module's own -----------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """Two brokers: ``moving`` is on both and led by the first, ``first`` and ``second`` are on that one alone."""
+
+    brokers: list[KafkaBroker]
+    moving: TopicPartition
+    alone: list[TopicPartition]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+
+def leader_of(bootstrap: str, topic: str) -> int:
+    admin = ck.admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return int(admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader)
+
+
+@pytest.fixture(scope="module")
+def pair(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    chroot = f"{zookeeper.connect}/{folder.name}-{os.getpid()}"
+    settings: dict[str, object] = {
+        "offsets.topic.num.partitions": 2,
+        "offsets.topic.replication.factor": 1,
+        "auto.leader.rebalance.enable": "false",
+    }
+    brokers = [
+        KafkaBroker(folder / str(number), zookeeper=chroot, broker_id=number, config=settings) for number in range(2)
+    ]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda broker: broker.start(), brokers))
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        names: dict[int, str] = {}
+        for number in range(20):  # where the controller puts them is its own choice
+            name = create_topic(bootstrap, f"alone-{number}", 1)
+            names.setdefault(leader_of(bootstrap, name), name)
+            if len(names) == 2:
+                break
+        moving = create_topic(bootstrap, "moving", 1, replicas=2)
+        for name in (*names.values(), moving):
+            produce(bootstrap, name, [b"one", b"two", b"three"])
+        yield Pair(brokers, TopicPartition(moving, 0), [TopicPartition(names[n], 0) for n in range(2)])
+    finally:
+        for broker in brokers:
+            broker.stop()
+
+
+def values(fetched: object) -> list[bytes | None]:
+    return [record.value for record in fetched.records]  # type: ignore[attr-defined]
+
+
+@pytest.mark.servers
+def test_a_leader_that_moves_is_followed_and_the_other_partitions_are_read_meanwhile(pair: Pair) -> None:
+    leader = leader_of(pair.bootstrap, pair.moving.topic)
+    other = pair.alone[1 - leader]
+    with consumer(pair.bootstrap) as ours:
+        assert values(ours.fetch({pair.moving: 1})[pair.moving]) == [b"two", b"three"]
+        pair.brokers[leader].stop()
+        try:
+            got = ours.fetch({pair.moving: 1, other: 2})
+
+            assert values(got[pair.moving]) == [b"two", b"three"]
+            assert values(got[other]) == [b"three"]
+            assert leader_of(pair.brokers[1 - leader].bootstrap, pair.moving.topic) == 1 - leader
+            assert ours.get_offsets_before([pair.moving], LATEST) == {pair.moving: (3,)}
+        finally:
+            pair.brokers[leader].start()
+
+
+@pytest.mark.servers
+def test_what_is_down_is_an_outcome_and_a_fetch_that_waits_goes_on_once_it_is_back(pair: Pair) -> None:
+    up, down = pair.alone
+    groups = [f"g{number}" for number in range(8)]
+    with consumer(pair.bootstrap) as ours:
+        for number, group in enumerate(groups):
+            ours.commit_offsets(group, {up: OffsetAndMetadata(number)})
+        pair.brokers[1].kill()
+        try:
+            with consumer(pair.bootstrap, 2.5) as hasty, pytest.raises(PartialFailure) as caught:
+                hasty.fetch({up: 0, down: 0})
+            assert values(caught.value.successes[up]) == [b"one", b"two", b"three"]
+            assert [type(e).retriable for e in caught.value.failures.values()] == [True]
+
+            with ThreadPoolExecutor(10) as pool:
+                fetching = pool.submit(ours.fetch, {up: 0, down: 0})
+                reading = [pool.submit(ours.fetch_offsets, group, [up]) for group in groups]
+                committing = pool.submit(ours.commit_offsets, "late", {down: OffsetAndMetadata(2)})
+                assert not fetching.done()
+                pair.brokers[1].start()
+                assert values(fetching.result(40)[down]) == [b"one", b"two", b"three"]
+                # Some of the groups' coordinators were never away, and some load what they had committed.
+                assert [read.result(40)[up] for read in reading] == [Committed(n) for n in range(8)]
+                committing.result(40)
+            assert ours.fetch_offsets("late") == {down: Committed(2)}
+        finally:
+            if not pair.brokers[1].running():
+                pair.brokers[1].start()
+
+
+@pytest.mark.servers
+def test_a_frozen_broker_is_a_time_out_and_what_another_leads_is_still_read(pair: Pair) -> None:
+    up, frozen = pair.alone
+    # Shorter, all together, than the session that tells the controller that the broker is gone.
+    with consumer(pair.bootstrap, 1.5) as ours, consumer(pair.brokers[1].bootstrap, 0.5) as alone:
+        assert values(ours.fetch({frozen: 0})[frozen]) == [b"one", b"two", b"three"]
+        pair.brokers[1].freeze()
+        try:
+            began = time.monotonic()
+            with pytest.raises(PartialFailure) as caught:
+                ours.fetch({up: 2, frozen: 0})
+            took = time.monotonic() - began
+            for ask in (
+                lambda: alone.fetch({frozen: 0}),
+                lambda: alone.get_offsets_before([frozen], EARLIEST),
+                lambda: alone.fetch_offsets("g"),
+            ):
+                with pytest.raises(TimedOut):
+                    ask()
+        finally:
+            pair.brokers[1].thaw()
+    assert {tp: type(e) for tp, e in caught.value.failures.items()} == {frozen: TimedOut}
+    assert values(caught.value.successes[up]) == [b"three"]
+    assert took < 2.5
+    wait_for(lambda: leader_of(pair.bootstrap, frozen.topic) == 1, "the thawed broker leads again")
+
+
+# --- waiting for messages -------------------------------------------------------------------------
+
+
+@pytest.mark.servers
+def test_a_fetch_waits_for_bytes_and_others_are_served_meanwhile(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    tp = TopicPartition(make_topic(unique), 0)
+    with consumer(kafka.bootstrap) as ours, ThreadPoolExecutor(1) as pool:
+        assert ours.fetch({tp: 0}, max_wait_ms=50, min_bytes=1)[tp].records == ()
+        waiting = pool.submit(ours.fetch, {tp: 0}, max_wait_ms=20_000, min_bytes=1)
+        assert ours.get_offsets_before([tp], LATEST) == {tp: (0,)}
+        assert not waiting.done()
+
+        produce(kafka.bootstrap, unique, [b"at last"])
+
+        assert values(waiting.result(15)[tp]) == [b"at last"]
+
+
+@pytest.mark.servers
+def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_all_old_consumers(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    tp = TopicPartition(make_topic(unique), 0)
+    producer = ck.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique})
+    producer.init_transactions(30)
+    for value, end in ((b"kept", producer.commit_transaction), (b"aborted", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(unique, value)
+        producer.flush(10)
+        end(30)
+
+    with consumer(kafka.bootstrap) as ours:
+        # The mark of the end is written after the producer has been told of it.
+        wait_for(lambda: ours.get_offsets_before([tp], LATEST) == {tp: (4,)}, "the second transaction has ended")
+
+        got = ours.fetch({tp: 0})[tp]
+
+        assert [(r.offset, r.value) for r in got.records] == [(0, b"kept"), (2, b"aborted")]
+        assert (got.next_offset, got.high_watermark) == (4, 4)
+        # The mark of a transaction's end is no message, and reading goes on behind it.
+        mark = ours.fetch({tp: 3})[tp]
+        assert (mark.records, mark.next_offset) == ((), 4)
+
+
+@pytest.mark.servers
+def test_brokers_from_4_0_on_tell_one_offset_and_refuse_the_rest(
+    kraft: KraftBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    tp = TopicPartition(make_topic(unique, bootstrap=kraft.bootstrap), 0)
+    produce(kraft.bootstrap, unique, [b"one", b"two"])
+    with consumer(kraft.bootstrap) as ours:
+        assert values(ours.fetch({tp: 1})[tp]) == [b"two"]
+        assert ours.get_offsets_before([tp], LATEST) == {tp: (2,)}
+        assert ours.get_offsets_before([tp], EARLIEST) == {tp: (0,)}
+        for when, most in ((LATEST, 2), (EARLIEST, 2), (1_700_000_000_000, 1)):
+            with pytest.raises(UnsupportedOperation) as caught:
+                ours.get_offsets_before([tp], when, most)
+            assert caught.value.why.endswith("does not list segments: Kafka 4.0 removed that (ListOffsets version 0)")
+        assert ours.fetch({tp: 9}, out_of_range="earliest")[tp].fetch_offset == 0
+
+
+# --- coordinators ---------------------------------------------------------------------------------
+
+
+@pytest.mark.servers
+def test_offsets_go_to_an_offset_manager_of_ours_and_not_to_the_brokers(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    tp, nobodys = TopicPartition(make_topic(unique), 0), TopicPartition(unique, 1)
+    with (
+        ManagerFront(kafka.bootstrap, f"{unique}-offsets") as manager,
+        consumer(kafka.bootstrap, offset_managers=manager.bootstrap) as ours,
+        consumer(kafka.bootstrap) as brokers,
+    ):
+        at = ours.find_coordinator(unique)
+        assert str(at) == manager.bootstrap
+
+        ours.commit_offsets(unique, {tp: OffsetAndMetadata(5, "found")})
+        assert brokers.fetch_offsets(unique, [tp], coordinator=at) == {tp: Committed(5, "found")}
+        brokers.commit_offsets(unique, {tp: OffsetAndMetadata(6, "named")}, coordinator=manager.bootstrap)
+
+        assert ours.fetch_offsets(unique, [tp, nobodys]) == {tp: Committed(6, "named"), nobodys: ABSENT}
+        assert brokers.fetch_offsets(unique, [tp]) == {tp: ABSENT}
+        assert ours.fetch({tp: 0})[tp].high_watermark == 0
+    with KafkaStore(kafka.bootstrap) as store:
+        assert dict(store.fetch(unique)) == {}
+
+
+@pytest.mark.servers
+def test_a_group_with_members_takes_no_commit_of_anybody_else(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    tp = TopicPartition(make_topic(unique), 0)
+    member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "log_level": 0})
+    try:
+        member.subscribe([unique])
+        wait_for(lambda: member.poll(0.1) is None and bool(member.assignment()), "the member is assigned")
+        with consumer(kafka.bootstrap) as ours:
+            with pytest.raises(GroupActive) as caught:
+                ours.commit_offsets(unique, {tp: OffsetAndMetadata(1)})
+            assert caught.value.hint == "a group with members takes commits of theirs only: stop them first"
+            assert ours.fetch_offsets(unique, [tp]) == {tp: ABSENT}
+    finally:
+        member.close()
+
+
+def test_a_coordinator_that_loads_is_waited_for_within_the_time_out() -> None:
+    tp = TopicPartition("t", 0)
+    backend = MemoryBackend()
+    backend.offsets["g"] = {"t": {0: (42, -1, "")}}
+    backend.errors["g"] = 14
+    with Listening(backend) as listening, consumer(listening.bootstrap) as ours, ThreadPoolExecutor(2) as pool:
+        with consumer(listening.bootstrap, 0.5) as hasty:
+            with pytest.raises(CoordinatorLoadInProgress):
+                hasty.fetch_offsets("g", [tp])
+            with pytest.raises(CoordinatorLoadInProgress):
+                hasty.commit_offsets("g", {tp: OffsetAndMetadata(1)})
+        fetching = pool.submit(ours.fetch_offsets, "g", [tp])
+        named = pool.submit(ours.commit_offsets, "g", {tp: OffsetAndMetadata(43)}, coordinator=listening.bootstrap)
+        with pytest.raises(TimeoutError):
+            fetching.result(0.2)
+        assert not named.done()
+        backend.errors.clear()
+        named.result(20)
+        assert fetching.result(20)[tp] in (Committed(42), Committed(43))
+        assert ours.fetch_offsets("g") == {tp: Committed(43)}
+
+
+def test_the_wrong_coordinator_is_asked_again_and_nobody_else_in_its_stead() -> None:
+    tp = TopicPartition("t", 0)
+    wrong, right = MemoryBackend(), MemoryBackend()
+    wrong.errors["g"] = 16
+    with Listening(wrong) as named, Listening(right) as known, consumer(known.bootstrap, 1) as ours:
+        with pytest.raises(NotCoordinator):
+            ours.commit_offsets("g", {tp: OffsetAndMetadata(1)}, coordinator=named.bootstrap)
+
+        assert (wrong.commits > 1, right.commits) == (True, 0)
+
+
+def test_one_partition_refused_is_told_beside_those_that_were_committed() -> None:
+    good, bad = TopicPartition("t", 0), TopicPartition("t", 1)
+    backend = MemoryBackend()
+    backend.partition_errors["t", 1] = 12
+    with Listening(backend) as listening, consumer(listening.bootstrap) as ours:
+        with pytest.raises(PartialFailure) as caught:
+            ours.commit_offsets("g", {good: OffsetAndMetadata(7), bad: OffsetAndMetadata(8, "x")})
+
+        assert caught.value.successes == {good: OffsetAndMetadata(7)}
+        assert {tp: error.name for tp, error in caught.value.failures.items()} == {bad: "OFFSET_METADATA_TOO_LARGE"}
+        assert ours.fetch_offsets("g") == {good: Committed(7)}
+
+
+# --- no server ------------------------------------------------------------------------------------
+
+
+def test_a_dead_server_is_unreachable_at_once() -> None:
+    began = time.monotonic()
+    with consumer("127.0.0.1:1") as ours:
+        for ask in (
+            lambda: ours.fetch({TopicPartition("t", 0): 0}),
+            lambda: ours.get_offsets_before([TopicPartition("t", 0)], LATEST),
+            lambda: ours.find_coordinator("g"),
+            lambda: ours.fetch_offsets("g"),
+            lambda: ours.commit_offsets("g", {TopicPartition("t", 0): OffsetAndMetadata(1)}, coordinator="127.0.0.1:1"),
+        ):
+            with pytest.raises(Unreachable):
+                ask()
+    assert time.monotonic() - began < 5
+
+
+def test_calls_that_make_no_sense_are_refused_and_empty_ones_ask_nobody() -> None:
+    ours = consumer("127.0.0.1:1")
+    tp = TopicPartition("t", 0)
+
+    assert (ours.fetch({}), ours.get_offsets_before([], LATEST), ours.fetch_offsets("g", [])) == ({}, {}, {})
+    ours.commit_offsets("g", {})
+    for wrong in (
+        lambda: ours.fetch({tp: 0}, max_bytes=0),
+        lambda: ours.fetch({tp: 0}, max_wait_ms=-1),
+        lambda: ours.fetch({tp: 0}, out_of_range="smallest"),  # type: ignore[arg-type]
+        lambda: ours.get_offsets_before([tp], LATEST, 0),
+        lambda: SimpleConsumer("h:9092", out_of_range="none"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError):
+            wrong()
+    ours.close()
+    ours.close()
+    with pytest.raises(UsageError, match="closed"):
+        ours.fetch({tp: 0})
