@@ -27,6 +27,9 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.base import Change, GroupEdit, OffsetStore, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
+from offsetmgr.zookeeper import directory
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.topics import topics
 
 pytestmark = pytest.mark.servers
 
@@ -279,3 +282,25 @@ def test_with_two_of_three_down_nothing_is_claimed_and_the_same_command_succeeds
         found = held(store, groups)
     assert found.pop(groups[0]) in ({30}, {31})  # the edit that failed may have been kept by the broker that was left
     assert found == {group: {30} for group in groups[1:]}
+
+
+def test_a_dead_brokers_node_goes_and_its_partitions_state_stays(trio: Trio) -> None:
+    """Two things that documents on these directories get wrong: a partition's state is no ephemeral node, and the
+    replicas in a topic's node are the assigned ones, in sync or not."""
+    trio.brokers[1].kill()
+
+    with ZookeeperSession(trio.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
+
+        def in_sync() -> set[int]:
+            (topic,) = topics(session, [trio.topic])
+            return {broker for entry in topic.states.values() if entry.value for broker in entry.value.isr}
+
+        wait_for(lambda: in_sync() == {0, 2}, "the dead broker leaves the in-sync replicas")
+        (topic,) = topics(session, [trio.topic])
+        live = directory.brokers(session)
+
+    assert [entry.value.broker_id for entry in live if entry.value] == [0, 2]
+    assert topic.assignment.value is not None
+    assert [sorted(replicas) for replicas in topic.assignment.value.replicas.values()] == [[0, 1, 2]] * PARTITIONS
+    assert {entry.node.ephemeral_owner for entry in topic.states.values() if entry.node} == {0}
+    assert {entry.value.leader for entry in topic.states.values() if entry.value} <= {0, 2}
