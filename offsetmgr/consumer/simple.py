@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -22,7 +23,7 @@ from typing import Any, Final, Self, TypeVar
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.consumer.simple_offsets import OffsetManagers
 from offsetmgr.consumer.simple_reading import LogReader, OutOfRange, Read
-from offsetmgr.errors import OffsetMgrError, PartialFailure, UnknownVersion, Unreadable, UsageError
+from offsetmgr.errors import OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, Unreadable, UsageError
 from offsetmgr.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.segments.batches import Record, batches
 from offsetmgr.wire.client import Client
@@ -199,7 +200,7 @@ class SimpleConsumer:
     # --- its life ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Hangs up. Calls in flight fail."""
+        """Hangs up. Calls that other threads are waiting for raise `Unreachable`."""
         with self._closing:
             if self._closed:
                 return
@@ -227,7 +228,10 @@ class SimpleConsumer:
         async def within() -> T:
             return await call(asyncio.get_running_loop().time() + seconds)
 
-        return self._runner.run(within())
+        try:
+            return self._runner.run(within())
+        except CancelledError:
+            raise Unreachable("Kafka", "this consumer was closed by another thread") from None
 
 
 def _decoded(read: Read | OffsetMgrError) -> Fetched | OffsetMgrError:

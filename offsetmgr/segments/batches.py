@@ -146,16 +146,10 @@ def _records(body: bytes, count: int, base: int, first_time: int, appended: int 
         if at != end:
             raise Unreadable(what, "a record in it is longer or shorter than it says")
         time = first_time + time_delta if appended is None else appended
-        records.append(
-            Record(
-                base + offset_delta,
-                None if time < 0 else time,
-                key,
-                value,
-                headers,
-                log_append_time=appended is not None,
-            )
-        )
+        timestamp = None if time < 0 else time
+        records.append(Record(base + offset_delta, timestamp, key, value, headers, appended is not None))
+    if at != len(body):
+        raise Unreadable(what, f"{len(body) - at} bytes follow its {count} records")
     return records
 
 

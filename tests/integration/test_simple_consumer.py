@@ -319,6 +319,21 @@ def test_the_wrong_coordinator_is_asked_again_and_nobody_else_in_its_stead() -> 
         assert (wrong.commits > 1, right.commits) == (True, 0)
 
 
+def test_closing_ends_the_calls_of_other_threads() -> None:
+    backend = MemoryBackend()
+    backend.errors["g"] = 14
+    with Listening(backend) as listening, ThreadPoolExecutor(1) as pool:
+        ours = consumer(listening.bootstrap)
+        waiting = pool.submit(ours.fetch_offsets, "g")
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+
+        ours.close()
+
+        with pytest.raises(Unreachable, match="closed by another thread"):
+            waiting.result(5)
+
+
 def test_one_partition_refused_is_told_beside_those_that_were_committed() -> None:
     good, bad = TopicPartition("t", 0), TopicPartition("t", 1)
     backend = MemoryBackend()
