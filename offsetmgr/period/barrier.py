@@ -1,0 +1,107 @@
+"""The barrier: which period is open, who has finished it, and when it closes. Pure.
+
+A period closes when every partition *of that period* has finished it. Its partitions are fixed when it opens: a topic
+that grows meanwhile joins at the next. What a partition has finished it has finished for good, whoever reported it and
+whether that member still lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.schedule import Period, Schedule
+
+Finished: TypeAlias = Mapping[TopicPartition, int]
+"""Partition -> the number of the newest period that it has finished. One that is not there has finished none."""
+
+
+class Place(Enum):
+    """Where a record's time lies."""
+
+    EARLIER = "earlier"
+    """Before the open period: the record is late."""
+    OPEN = "open"
+    LATER = "later"
+    """After it: the partition must wait."""
+
+
+class Verdict(Enum):
+    """What a report that a partition has finished a period is worth."""
+
+    COUNTED = "counted"
+    REPEATED = "repeated"
+    """It had been reported before."""
+    LATE = "late"
+    """The period was closed without it: the partition joined later."""
+    JUMPED = "jumped"
+    """The period is not open yet: nobody can have finished it."""
+    NOT_ASKED = "not asked"
+    """The partition takes part from the next period on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPeriod:
+    """The one period that is open, and the partitions that must finish it."""
+
+    period: Period
+    partitions: frozenset[TopicPartition]
+
+    def place(self, timestamp_ms: int) -> Place:
+        if timestamp_ms < self.period.start_ms:
+            return Place.EARLIER
+        return Place.OPEN if timestamp_ms < self.period.end_ms else Place.LATER
+
+
+def opening(schedule: Schedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
+    """The first period. Raises `UsageError` where nobody takes part: such a barrier would close at once, for ever."""
+    return OpenPeriod(schedule.period(0), _some(partitions))
+
+
+def judge(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> Verdict:
+    """What the report "``partition`` has finished period ``number``" is worth, given what was reported before."""
+    if number > open_.period.number:
+        return Verdict.JUMPED
+    if number <= finished.get(partition, -1):
+        return Verdict.REPEATED
+    if number < open_.period.number:
+        return Verdict.LATE
+    return Verdict.COUNTED if partition in open_.partitions else Verdict.NOT_ASKED
+
+
+def holding(open_: OpenPeriod, finished: Finished) -> list[TopicPartition]:
+    """The partitions that have not finished the open period, sorted; the period closes when there are none."""
+    number = open_.period.number
+    return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
+
+
+def turn(schedule: Schedule, open_: OpenPeriod, finished: Finished, partitions: Iterable[TopicPartition]) -> OpenPeriod:
+    """The next period, with the ``partitions`` that there are now.
+
+    Raises `Conflict` while somebody holds the open one, `UsageError` as `opening`.
+    """
+    if held := holding(open_, finished):
+        shown = ", ".join(map(str, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+        raise Conflict(f"period {open_.period.number}", f"is not finished by {shown}")
+    return OpenPeriod(schedule.period(open_.period.number + 1), _some(partitions))
+
+
+def merged(reports: Iterable[Finished]) -> dict[TopicPartition, int]:
+    """What all members' reports say together: the newest of each partition."""
+    found: dict[TopicPartition, int] = {}
+    for report in reports:
+        for partition, number in report.items():
+            if number > found.get(partition, -1):
+                found[partition] = number
+    return found
+
+
+def _some(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+    found = frozenset(partitions)
+    if not found:
+        raise UsageError("a period without partitions", "nobody would hold it, so it would close at once")
+    return found

@@ -1,0 +1,50 @@
+"""`Schedule`: event time cut into periods of one length. Pure.
+
+Times are milliseconds since 1970 and 64 bits wide; the original coordinator kept them in fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from offsetmgr.errors import UsageError
+
+MAX_TIME_MS: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    """One slice: the start belongs to it, the end to the next."""
+
+    number: int
+    start_ms: int
+    end_ms: int
+
+    def __contains__(self, timestamp_ms: int) -> bool:
+        return self.start_ms <= timestamp_ms < self.end_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Periods of ``length_ms``, number 0 beginning at ``first_ms``. Given once, and kept. Raises `UsageError`."""
+
+    first_ms: int
+    length_ms: int
+
+    def __post_init__(self) -> None:
+        if self.length_ms <= 0:
+            raise UsageError(f"period of {self.length_ms} ms", "a period is at least 1 ms long")
+        if not 0 <= self.first_ms <= MAX_TIME_MS - self.length_ms:
+            raise UsageError(f"first period at {self.first_ms}", "is no time in milliseconds since 1970")
+
+    def period(self, number: int) -> Period:
+        """Raises `UsageError` for one before the first, or beyond 64-bit times."""
+        start = self.first_ms + number * self.length_ms
+        if number < 0 or start > MAX_TIME_MS - self.length_ms:
+            raise UsageError(f"period {number}", "is before the first, or beyond the last time there is")
+        return Period(number, start, start + self.length_ms)
+
+    def number_of(self, timestamp_ms: int) -> int:
+        """The number of the period that a time belongs to; negative before the first."""
+        return (timestamp_ms - self.first_ms) // self.length_ms

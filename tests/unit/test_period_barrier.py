@@ -1,0 +1,131 @@
+"""Periods, and the rule that closes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.barrier import OpenPeriod, Place, Verdict, holding, judge, merged, opening, turn
+from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.schedule import MAX_TIME_MS, Period, Schedule
+from offsetmgr.period.turning import Leader, Seen, Turn, next_turn
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+HOURLY = Schedule(first_ms=1_000, length_ms=100)
+LEADER = Leader("m", 7)
+
+
+def test_a_period_has_its_start_and_not_its_end() -> None:
+    period = HOURLY.period(3)
+    assert period == Period(3, 1_300, 1_400)
+    assert (1_299 in period, 1_300 in period, 1_399 in period, 1_400 in period) == (False, True, True, False)
+    assert [HOURLY.number_of(t) for t in (999, 1_000, 1_099, 1_100)] == [-1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("first", "length"), [(0, 0), (0, -1), (-1, 10), (MAX_TIME_MS, 1)])
+def test_a_schedule_that_makes_no_sense_is_refused(first: int, length: int) -> None:
+    with pytest.raises(UsageError):
+        Schedule(first, length)
+
+
+def test_times_are_of_64_bits_and_a_period_beyond_them_is_refused() -> None:
+    late = Schedule(MAX_TIME_MS - 10, 5)
+    assert late.period(1).end_ms == MAX_TIME_MS
+    with pytest.raises(UsageError):
+        late.period(2)
+    with pytest.raises(UsageError):
+        late.period(-1)
+
+
+@given(st.integers(0, 2**40), st.integers(1, 2**30), st.integers(0, 2**45))
+def test_every_time_is_in_the_period_of_its_number_and_in_no_other(first: int, length: int, time: int) -> None:
+    schedule = Schedule(first, length)
+    number = schedule.number_of(first + time)
+    assert first + time in schedule.period(number)
+    assert first + time not in schedule.period(number + 1)
+
+
+def test_a_record_is_earlier_than_the_open_period_or_in_it_or_later() -> None:
+    open_ = OpenPeriod(HOURLY.period(1), frozenset({A0}))
+    assert [open_.place(t) for t in (1_099, 1_100, 1_199, 1_200)] == [
+        Place.EARLIER,
+        Place.OPEN,
+        Place.OPEN,
+        Place.LATER,
+    ]
+
+
+def test_reports_are_judged_by_the_open_period_and_by_what_was_reported_before() -> None:
+    open_ = OpenPeriod(HOURLY.period(5), frozenset({A0, A1}))
+    finished = {A0: 5, A1: 4}
+    assert judge(open_, finished, A1, 5) is Verdict.COUNTED
+    assert judge(open_, finished, A0, 5) is Verdict.REPEATED
+    assert judge(open_, finished, A1, 3) is Verdict.REPEATED
+    assert judge(open_, finished, A1, 6) is Verdict.JUMPED
+    assert judge(open_, finished, B0, 5) is Verdict.NOT_ASKED
+    assert judge(open_, finished, B0, 4) is Verdict.LATE
+
+
+def test_a_period_is_held_by_each_partition_that_has_not_finished_it() -> None:
+    open_ = OpenPeriod(HOURLY.period(5), frozenset({A1, A0, B0}))
+    assert holding(open_, {A0: 5, A1: 4}) == [A1, B0]
+    with pytest.raises(Conflict, match="a-1, b-0"):
+        turn(HOURLY, open_, {A0: 5, A1: 4}, [A0])
+    assert turn(HOURLY, open_, {A0: 5, A1: 5, B0: 5}, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
+
+
+def test_a_barrier_without_partitions_is_refused_instead_of_closing_for_ever() -> None:
+    with pytest.raises(UsageError):
+        opening(HOURLY, [])
+    with pytest.raises(UsageError):
+        turn(HOURLY, opening(HOURLY, [A0]), {A0: 0}, [])
+
+
+def test_what_one_member_has_finished_is_not_undone_by_what_another_says() -> None:
+    assert merged([{A0: 5, A1: 2}, {A0: 3, B0: 0}]) == {A0: 5, A1: 2, B0: 0}
+
+
+# --- the leader's next step ---------------------------------------------------------------------------
+
+
+def seen(number: int, *finished: dict[TopicPartition, int], of: int | None = None, stopped: str = "") -> Seen:
+    return Seen(
+        OpenNode(HOURLY, number, "before", 6, 50, stopped),
+        PartitionsNode(number if of is None else of, frozenset({A0, A1})),
+        {f"m{at}": ProgressNode(f"m{at}", at, each) for at, each in enumerate(finished)},
+    )
+
+
+def test_the_first_leader_opens_the_first_period() -> None:
+    step = next_turn(Seen(None, None, {}), HOURLY, [A0, A1], LEADER, 60)
+    assert isinstance(step, Turn)
+    assert (step.open_, step.closed) == (OpenNode(HOURLY, 0, "m", 7, 60), None)
+    assert step.partitions == PartitionsNode(0, frozenset({A0, A1}))
+
+
+def test_a_later_leader_keeps_the_schedule_that_was_given_first() -> None:
+    step = next_turn(seen(4, {A0: 4, A1: 4}), Schedule(0, 5), [A0, A1], LEADER, 60)
+    assert isinstance(step, Turn)
+    assert (step.open_.schedule, step.open_.number) == (HOURLY, 5)
+
+
+def test_a_turn_tells_the_history_who_finished_what() -> None:
+    step = next_turn(seen(4, {A0: 4}, {A1: 4}, {B0: 4}), HOURLY, [A0, A1, B0], LEADER, 60)
+    assert isinstance(step, Turn) and step.closed is not None
+    assert step.closed.period == HOURLY.period(4)
+    assert step.closed.by == {"m0": {A0}, "m1": {A1}}
+    assert (step.closed.opened_ms, step.closed.closed_ms, step.closed.leader) == (50, 60, "m")
+    assert step.partitions.partitions == {A0, A1, B0}, "what has come meanwhile joins now"
+
+
+def test_a_leader_waits_for_whoever_holds_the_period_and_says_who() -> None:
+    assert next_turn(seen(4, {A0: 4}, {A1: 3}), HOURLY, [A0, A1], LEADER, 60) == [A1]
+
+
+def test_nothing_is_decided_from_nodes_that_do_not_belong_together_or_of_a_stopped_run() -> None:
+    done = {A0: 9, A1: 9}
+    assert next_turn(seen(4, done, of=3), HOURLY, [A0, A1], LEADER, 60) == []
+    assert next_turn(seen(4, done, stopped="aborted"), HOURLY, [A0, A1], LEADER, 60) == []
