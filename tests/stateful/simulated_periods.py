@@ -1,0 +1,221 @@
+"""A small world of members who share a barrier through a tree with compare-and-set, one step at a time.
+
+The tree keeps bytes and versions as ZooKeeper does; decisions are those of `offsetmgr.period.turning`.  Between any two
+steps of a member it may be killed, frozen for as long as the dice say, or woken; several may take themselves for the
+leader.  What was really done is kept beside the tree, and every turn is held against it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.records import (
+    OpenNode,
+    ProgressNode,
+    decode_open,
+    decode_partitions,
+    decode_progress,
+    encode_closed,
+    encode_open,
+    encode_partitions,
+    encode_progress,
+)
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.turning import Leader, Seen, Turn, next_turn
+
+OPEN, PARTITIONS, PROGRESS, HISTORY = "coordinator", "topic-partitions", "progress/", "history/"
+SCHEDULE = Schedule(0, 1_000)
+
+
+class Refused(Exception):
+    """A transaction whose conditions did not hold: nothing of it happened."""
+
+
+class Tree:
+    """Nodes with versions. A write names the version that it replaces; None means that there is no node yet."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[bytes, int]] = {}
+
+    def get(self, path: str) -> tuple[bytes, int | None]:
+        return self.nodes.get(path, (b"", None))
+
+    def write(self, *writes: tuple[str, bytes, int | None]) -> None:
+        for path, _, expected in writes:
+            if self.get(path)[1] != expected:
+                raise Refused(path)
+        for path, data, expected in writes:
+            self.nodes[path] = (data, 0 if expected is None else expected + 1)
+
+    def under(self, prefix: str) -> list[str]:
+        return sorted(path for path in self.nodes if path.startswith(prefix))
+
+
+@dataclass
+class Member:
+    """One process. ``steps`` is what it is in the middle of: each ``next`` is one access to the tree."""
+
+    name: str
+    epoch: int
+    owned: list[TopicPartition]
+    steps: Iterator[None] | None = None
+    seen_open: OpenNode | None = None
+    seen_partitions: frozenset[TopicPartition] = frozenset()
+    done: dict[TopicPartition, int] = field(default_factory=dict)
+    """Finished by it or known to be, of its own partitions."""
+
+
+class World:
+    def __init__(self, seed: int, topics: Mapping[str, int], names: Sequence[str]) -> None:
+        self.dice = random.Random(seed)
+        self.tree = Tree()
+        self.topics = dict(topics)
+        self.names = list(names)
+        self.epochs = Counter[str]()
+        self.leader_epoch = 0
+        self.members: list[Member] = []
+        self.frozen: list[Member] = []
+        self.really: set[tuple[TopicPartition, int]] = set()
+        """What was durably done."""
+        self.closed: list[int] = []
+        self.faults: list[str] = []
+        for name in names:
+            self.join(name)
+
+    # --- what happens to the world ------------------------------------------------------------------
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for topic, count in sorted(self.topics.items()) for n in range(count)]
+
+    def join(self, name: str) -> None:
+        """A process of this name begins; partitions are shared out anew among those that are there."""
+        self.epochs[name] += 1
+        self.members.append(Member(name, self.epochs[name], []))
+        self.share_out()
+
+    def kill(self, member: Member) -> None:
+        self.members.remove(member)
+        self.share_out()
+
+    def freeze(self, member: Member) -> None:
+        """It is thought dead and its partitions are given away, but it will go on one day."""
+        self.members.remove(member)
+        self.frozen.append(member)
+        self.share_out()
+
+    def share_out(self) -> None:
+        for member in self.members:
+            member.owned = []
+        for at, partition in enumerate(self.all_partitions()):
+            if self.members:
+                self.members[at % len(self.members)].owned.append(partition)
+
+    def grow(self) -> None:
+        self.topics[self.dice.choice(sorted(self.topics))] += 1
+        self.share_out()
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    def step(self, member: Member) -> None:
+        """The next access to the tree of what the member is doing, or of something new."""
+        if member.steps is None:
+            member.steps = self.dice.choice([self.work, self.work, self.lead])(member)
+        try:
+            next(member.steps)
+        except StopIteration:
+            member.steps = None
+        except Refused:
+            member.steps = None
+
+    def work(self, member: Member) -> Iterator[None]:
+        """Looks what is open, finishes some of its partitions, reports."""
+        data, _ = self.tree.get(OPEN)
+        yield
+        named, _ = self.tree.get(PARTITIONS)
+        if not data or not named:
+            return
+        open_, partitions = decode_open(OPEN, data), decode_partitions(PARTITIONS, named)
+        if open_.number != partitions.number:
+            return
+        yield
+        path = PROGRESS + member.name
+        old, version = self.tree.get(path)
+        before = decode_progress(path, old) if old else ProgressNode(member.name, 0, {})
+        if before.epoch > member.epoch:
+            return  # a later process of this name is at work
+        yield
+        mine = [tp for tp in member.owned if tp in partitions.partitions]
+        some = self.dice.sample(mine, self.dice.randint(0, len(mine))) if self.dice.random() < 0.5 else mine
+        for partition in some:
+            self.really.add((partition, open_.number))
+        yield
+        finished = dict(before.finished)
+        for partition in some:
+            finished[partition] = max(open_.number, finished.get(partition, -1))
+        if member.epoch > before.epoch or finished != before.finished:
+            self.tree.write((path, encode_progress(ProgressNode(member.name, member.epoch, finished)), version))
+
+    def lead(self, member: Member) -> Iterator[None]:
+        """Takes itself for the leader, rightly or not, reads everything one by one, and turns if it is time."""
+        self.leader_epoch += 1
+        epoch = self.leader_epoch
+        open_data, open_version = self.tree.get(OPEN)
+        yield
+        partitions_data, partitions_version = self.tree.get(PARTITIONS)
+        yield
+        progress = {}
+        for path in self.tree.under(PROGRESS):
+            progress[path] = decode_progress(path, self.tree.get(path)[0])
+            yield
+        seen = Seen(
+            decode_open(OPEN, open_data) if open_data else None,
+            decode_partitions(PARTITIONS, partitions_data) if partitions_data else None,
+            progress,
+        )
+        now = self.all_partitions()
+        yield
+        turn = next_turn(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
+        if isinstance(turn, Turn):
+            self.carry_out(turn, open_version, partitions_version)
+
+    def carry_out(self, turn: Turn, open_version: int | None, partitions_version: int | None) -> None:
+        before, _ = self.tree.get(OPEN)
+        asked = decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
+        writes = [
+            (OPEN, encode_open(turn.open_), open_version),
+            (PARTITIONS, encode_partitions(turn.partitions), partitions_version),
+        ]
+        if turn.closed is not None:
+            writes.append((f"{HISTORY}{turn.closed.period.number}", encode_closed(turn.closed), None))
+        self.tree.write(*writes)
+        self.check(turn, decode_open(OPEN, before) if before else None, asked)
+
+    # --- what must hold -----------------------------------------------------------------------------
+
+    def check(self, turn: Turn, before: OpenNode | None, asked: frozenset[TopicPartition]) -> None:
+        expected = 0 if before is None else before.number + 1
+        if turn.open_.number != expected:
+            self.faults.append(f"period {turn.open_.number} opened where {expected} was next")
+        if before is None or turn.closed is None:
+            return
+        number = before.number
+        if turn.closed.period.number != number or number in self.closed:
+            self.faults.append(
+                f"period {turn.closed.period.number} closed while {number} was open, after {self.closed}"
+            )
+        self.closed.append(number)
+        if early := [str(tp) for tp in asked if (tp, number) not in self.really]:
+            self.faults.append(f"period {number} closed before {', '.join(early)} had finished it")
+
+    def settle(self, periods: int) -> None:
+        """Nobody dies any more: those that live must get so much further."""
+        goal = len(self.closed) + periods
+        for _ in range(20_000):
+            if len(self.closed) >= goal:
+                return
+            self.step(self.dice.choice(self.members))
+        self.faults.append(f"stuck at {len(self.closed)} periods of {goal}")
