@@ -83,6 +83,7 @@ def check(
         ask_ranges=None if cluster is None else cluster.log_ranges,
         unused_since_ms=since,
         settle_s=settle,
+        on_second_look=lambda number: note(f"looking again at {count_of(number, 'group')} in {settle:g} s"),
     )
     counts: Counter[str] = Counter()
     write_rows(FINDINGS, _rows(checking, chosen, counts), output)
@@ -99,8 +100,9 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
     """The groups that are meant, of those that there are. Raises `GroupNotFound`."""
     from offsetmgr.operations.selection import matching_groups
 
+    there = set(known)
     for name in names:
-        if not matching_groups([name], known):
+        if name not in there and not matching_groups([name], known):
             raise GroupNotFound(f"group {name!r}", f"no group in ZooKeeper at {connect} matches")
     return matching_groups(names, known)
 

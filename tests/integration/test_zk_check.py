@@ -234,6 +234,22 @@ def test_members_that_subscribe_to_what_nobody_serves(cluster: Cluster, session:
     assert matching.sentence.endswith("subscribes by white_list 'nothing-.*', which no topic matches")
 
 
+def test_a_subscription_to_partitions_without_a_live_leader(cluster: Cluster, session: ZookeeperSession) -> None:
+    """Partition 0 is led by a live broker, 1 by nobody, 2 by one that is gone."""
+    cluster.create("/brokers/ids/0", "{}", ephemeral=True)
+    for partition, leader in enumerate((0, -1, 5)):
+        state = {"version": 1, "leader": leader, "leader_epoch": 1, "isr": [0], "controller_epoch": 1}
+        cluster.create(f"/brokers/topics/orders/partitions/{partition}/state", json.dumps(state))
+
+    (finding,) = found(session)
+
+    assert (finding.code, finding.topic, finding.partitions) == ("subscription-unserved", "orders", (1, 2))
+    assert finding.sentence == (
+        "/consumers/clean/ids/clean_db-1-1700000000123-1a2b3c4d subscribes to topic orders, "
+        "of which partitions 1-2 have no live leader: nobody serves them"
+    )
+
+
 def test_offsets_of_topics_and_partitions_that_are_gone(cluster: Cluster, session: ZookeeperSession) -> None:
     for path in ("gone/0", "gone/1", "orders/3", "orders/7"):
         cluster.create(f"/consumers/{CLEAN}/offsets/{path}", "7")

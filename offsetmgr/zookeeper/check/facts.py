@@ -54,6 +54,8 @@ class ClusterFacts:
     no broker has ever used this ZooKeeper, so nothing can be said of topics at all."""
 
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
+    unserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Topic -> partitions that have no leader, or one that is not alive."""
 
 
 Ranges = Mapping[TopicPartition, LogRange | OffsetMgrError]

@@ -97,13 +97,13 @@ class Finding:
 def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
     """What two looks have in common, as the second saw it. Passing findings are kept only where both saw them, and
     only for the partitions of which both saw them; others need no second look."""
-    before = {(finding.code, finding.path): finding for finding in first}
+    before = {(finding.code, finding.path, finding.topic): finding for finding in first}
     kept: list[Finding] = []
     for finding in second:
         if finding.code not in PASSING:
             kept.append(finding)
             continue
-        earlier = before.get((finding.code, finding.path))
+        earlier = before.get((finding.code, finding.path, finding.topic))
         if earlier is None:
             continue
         common = tuple(number for number in finding.partitions if number in set(earlier.partitions))

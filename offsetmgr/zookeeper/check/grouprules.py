@@ -56,7 +56,7 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Live members that subscribe to topics which do not exist, or to nothing at all."""
+    """Live members that subscribe to topics which do not exist or have no leaders, or to nothing at all."""
     if cluster.topics is None:
         return
     for member in facts.members:
@@ -64,17 +64,21 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
         if topics is None:
             continue
         path = paths.member(facts.group, member.member_id)
-        todo = "create the topic, or mend the consumer's subscription"
+        mend = "create the topic, or mend the consumer's subscription"
         if missing := sorted(topic for topic in topics if topic not in cluster.topics):
             names = ", ".join(missing)
             what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
             text = f"subscribes to {what} not exist: nobody serves it"
             one = missing[0] if len(missing) == 1 else None
-            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, one)
-        elif not topics and member.subscription:
+            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend, one)
+        for topic in sorted(topics & cluster.unserved.keys()):
+            text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader: nobody serves them"
+            todo = "look at the brokers that hold them (offsetmgr zk topics)"
+            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic])
+        if not topics and member.subscription:
             (pattern, *_) = member.subscription
             text = f"subscribes by {member.pattern} {pattern!r}, which no topic matches"
-            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo)
+            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend)
 
 
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:

@@ -21,15 +21,21 @@ _LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
 
 
 def read_cluster(session: ZookeeperSession) -> ClusterFacts:
-    """The topics of the cluster. Raises what reading ``/brokers/topics`` itself raises."""
+    """The topics of the cluster. Raises what reading ``/brokers/topics`` and ``/brokers/ids`` themselves raises."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
         return ClusterFacts(None)
+    alive = set(session.children(paths.BROKER_IDS) or ())
     found: dict[str, frozenset[int] | OffsetMgrError] = {}
+    unserved: dict[str, tuple[int, ...]] = {}
     for topic in topics(session, sorted(names)):
         error = topic.assignment.error or topic.error
         found[topic.name] = frozenset(topic.partitions) if error is None else error
-    return ClusterFacts(found)
+        # a state that is missing or cannot be read is no verdict on the leader
+        states = {number: state.value for number, state in topic.states.items() if state.value is not None}
+        if led_by_none := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
+            unserved[topic.name] = led_by_none
+    return ClusterFacts(found, unserved)
 
 
 class GroupReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ class Check:
     """One run over groups. Construction reads the cluster's topics and raises what that raises.
 
     ``ask_ranges`` and ``unused_since_ms`` None leave these rules out; with ``settle_s`` 0 there is no second look.
+    ``on_second_look`` hears of how many groups one is to be taken, before the wait.
     Memory grows with the groups that are read together and the findings that wait, not with the number of groups.
     """
 
@@ -42,6 +43,7 @@ class Check:
         ask_ranges: AskRanges | None = None,
         unused_since_ms: int | None = None,
         settle_s: float = 0.0,
+        on_second_look: Callable[[int], None] | None = None,
     ) -> None:
         self._session = session
         self._known = frozenset(known_groups)
@@ -49,6 +51,7 @@ class Check:
         self._ranges = None if ask_ranges is None else LogRanges(ask_ranges)
         self._unused_since_ms = unused_since_ms
         self._settle_s = settle_s
+        self._on_second_look = on_second_look
         self._cluster = read_cluster(session)
 
     @property
@@ -96,6 +99,8 @@ class Check:
 
     def _second_look(self, waiting: Sequence[Checked]) -> Iterator[Checked]:
         """What is still so after a while. Another topic may have been made, or be gone, so topics are read anew."""
+        if self._on_second_look is not None:
+            self._on_second_look(len(waiting))
         self._clock.sleep(self._settle_s)
         self._session.sync()
         self._cluster = read_cluster(self._session)
