@@ -51,6 +51,21 @@ class BrokerPartition(int):
         code = number + 2**31
         return cls(code >> 15, code & 0x7FFF) if 0 <= code < (cls.LARGEST_BROKER + 1) << 15 else number
 
+    @staticmethod
+    def to_json(number: int) -> int | str:
+        """A partition as our JSON files have it: a number, or in Kafka 0.7 its text."""
+        return str(number) if isinstance(number, BrokerPartition) else number
+
+    @classmethod
+    def from_json(cls, value: int | str) -> int:
+        """The partition that `to_json` wrote. Raises `ValueError` for a text that is none."""
+        if isinstance(value, int):
+            return value
+        found = cls.parse(value)
+        if found is None:
+            raise ValueError(f"{value!r} is not BROKER-PARTITION")
+        return found
+
     def __str__(self) -> str:
         return f"{self.broker}-{self.partition}"
 

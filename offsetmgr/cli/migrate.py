@@ -28,6 +28,7 @@ from offsetmgr.clock import SystemClock
 from offsetmgr.errors import GroupNotFound, UsageError
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.partitionmap import read_map
 from offsetmgr.migration.plan import IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -71,7 +72,9 @@ def plan_command(
     connect: Connect,
     from_: From,
     to: To,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan.")
+    ] = None,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -85,6 +88,16 @@ def plan_command(
     onto_existing: Annotated[
         bool, typer.Option("--onto-existing", help="Let a renamed group go onto a group that the target has already.")
     ] = False,
+    partition_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--partition-map", metavar="FILE", help="What takes the place of byte positions of Kafka 0.7, confirmed."
+        ),
+    ] = None,
+    draft_partition_map: Annotated[
+        Path | None,
+        typer.Option("--draft-partition-map", metavar="FILE", help="Write the draft of such a map, and no plan."),
+    ] = None,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -93,6 +106,8 @@ def plan_command(
 
     The plan is frozen: apply writes exactly what stands in it, and only where the target still holds what it held.
     """
+    if (output is None) is (draft_partition_map is None):
+        raise UsageError("migrate plan", "needs either --output FILE or --draft-partition-map FILE")
     groups = require_groups(group, all_groups)
     rewind = IfAhead.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
@@ -104,8 +119,15 @@ def plan_command(
     sides = Sides(connect, from_, to, from_command_config, to_command_config)
     if any(any(c in pattern for c in "*?[") for pattern in groups):
         options = options.literal_first(sides.source.groups())
+    if draft_partition_map is not None:
+        _draft_map(sides, options, draft_partition_map)
+        return
+    assert output is not None  # one of the two was given
+    confirmed = None if partition_map is None else read_map(partition_map)
     with sides.old_members() as members:
-        planner = Planner(sides.source, sides.target, options, SystemClock(), sides.cluster(), members)
+        planner = Planner(
+            sides.source, sides.target, options, SystemClock(), sides.cluster(), members, partition_map=confirmed
+        )
         header = planner.header()
         names = planner.selected_groups()
         summary, digest = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
@@ -128,6 +150,22 @@ def plan_command(
     note(f"next: offsetmgr migrate apply {output}")
     if summary.failed_groups:
         raise typer.Exit(1)
+
+
+def _draft_map(sides: Sides, options: PlanOptions, path: Path) -> None:
+    from offsetmgr.migration.mapdraft import MapDraft, write_draft
+
+    cluster = sides.cluster()
+    names = Planner(sides.source, sides.target, options, SystemClock(), cluster).selected_groups()
+    draft = MapDraft()
+    for found in progress(sides.source.scan(names), "reading", len(names)):
+        if found.error is not None:
+            raise found.error
+        draft.add(found, [tp for tp in found.offsets if options.wants(tp)])
+    counts = None if cluster is None else cluster.topics(draft.topics())
+    write_draft(path, draft.encode(sides.source.uri, counts))
+    note(f"draft written to {path}; nothing was changed")
+    note('correct it, put your name into "confirmed_by", then: offsetmgr migrate plan ... --partition-map FILE -o PLAN')
 
 
 @app.command("apply")

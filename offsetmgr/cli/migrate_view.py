@@ -32,6 +32,8 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_TOPIC_MISSING: "refused: the topic does not exist in Kafka",
     Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
     Action.REFUSE_OUT_OF_RANGE: "refused: outside what the log holds",
+    Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
+    Action.REFUSE_NUMBERED: "refused: the target is of Kafka 0.7, and this is an offset",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read",
 }
 
@@ -93,6 +95,9 @@ def show_plan_header(header: PlanHeader) -> None:
         note("logs    not checked: no --bootstrap-server, so topics and log ranges are unknown")
     else:
         note(f"logs    checked against Kafka cluster {header.cluster_id}")
+    if header.partition_map is not None:
+        used = header.partition_map
+        note(f"map     byte positions became offsets by the map of {used.confirmed_by} (sha256 {used.sha256[:16]}...)")
     if header.expires_at is not None:
         note(
             f"expiry  copied offsets of a group that no consumer starts expire about {moment(header.expires_at)}"
@@ -239,6 +244,8 @@ def show_verify_summary(summary: VerifySummary) -> None:
         note(
             f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, read afresh on both sides"
         )
+        if summary.inferred:
+            note(f"  {summary.inferred} of them by inference: the partition map's word that an offset is the right one")
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
         note(f"NOT verified: {wrong} of {total} partitions differ")

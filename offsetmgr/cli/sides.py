@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -122,12 +122,12 @@ class Sides:
 
     @contextmanager
     def feed(self, options: PlanOptions, interval_ms: int) -> Iterator[Feed]:
-        """Tells when the source has changed: by watches where it is a ZooKeeper, by polling elsewhere."""
+        """Tells when the source has changed: by watches on ``/consumers`` of a ZooKeeper, by polling elsewhere."""
         from offsetmgr.migration.mirror import PollingFeed
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
-        if parsed.kind != "zookeeper":
+        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
             yield PollingFeed(SystemClock(), interval_ms / 1000)
             return
         from offsetmgr.zookeeper.feed import OffsetFeed
@@ -138,11 +138,11 @@ class Sides:
 
     @contextmanager
     def old_groups(self) -> Iterator[AskOldGroups | None]:
-        """Asks the source's registry who consumes, and who owns what; None where the source is no ZooKeeper."""
+        """Asks the source's registry who consumes, and who owns what; None where the source has none."""
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
-        if parsed.kind != "zookeeper":
+        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
             yield None
             return
         from offsetmgr.migration.oldgroups import old_groups
@@ -166,14 +166,18 @@ class Sides:
 
     def member_gate(self, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
         """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""
-        from offsetmgr.migration.membergate import CoordinatorGate, NoMembers, OldConsumerGate
+        from offsetmgr.migration.membergate import CoordinatorGate, NoMembers, OldConsumerGate, QuietGate
         from offsetmgr.migration.observing import GroupView, ZookeeperRegistry
         from offsetmgr.migration.phases import Phase
         from offsetmgr.stores.zookeeper import ZookeeperStore
+        from offsetmgr.zookeeper.registry import members_many
 
         source, target = plan.header.source, plan.header.target
         cluster = self.cluster()
         kinds = {source.kind, target.kind}
+        if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
+            ask = partial(members_many, self.source.session) if self.source.registered else None
+            return QuietGate(self.source, ask, window, SystemClock())
         if "zookeeper" in kinds and kinds & _COORDINATED:
             to_kafka = target.kind != "zookeeper"
             old, new = (self.source, self.target) if to_kafka else (self.target, self.source)

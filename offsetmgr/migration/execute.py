@@ -19,7 +19,7 @@ from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Action, Step
 from offsetmgr.migration.planfile import encode_steps
 from offsetmgr.migration.state import encode_partitions
-from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Guard, OffsetStore, Verdict
 
 BATCH_GROUPS = 100
@@ -187,7 +187,8 @@ class Executor:
         }
         if outcome.failed:
             record["failed"] = [
-                [tp.topic, tp.partition, type(error).__name__, str(error)] for tp, error in outcome.failed.items()
+                [tp.topic, BrokerPartition.to_json(tp.partition), type(error).__name__, str(error)]
+                for tp, error in outcome.failed.items()
             ]
         if not outcome.atomic:
             record["not_atomic"] = outcome.how

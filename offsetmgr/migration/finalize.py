@@ -18,6 +18,7 @@ from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import Action, GroupPlan, Step
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.migration.verify import Evidence, PartitionVerdict, Status, Verifier
+from offsetmgr.model import Committed
 from offsetmgr.stores.base import Guard
 
 
@@ -138,14 +139,23 @@ def _removable(plan: GroupPlan, verifier: Verifier, kept: list[str]) -> tuple[St
     if problem := source.error or target.error:
         kept.append(f"{plan.group}: {problem}")
         return ()
-    known = {step.tp for step in plan.steps if step.source is not None and not step.action.refuses}
+    known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.refuses}
     steps: list[Step] = []
     for tp, held in sorted(source.offsets.items()):
-        here = target.offsets.get(tp)
-        if tp not in known:
+        step = known.get(tp)
+        if step is None:
             continue
-        if here is None or here.offset < held.offset:
+        here = target.offsets.get(step.tp)
+        if step.origin is not None and step.source is not None and held.offset != step.source.offset:
+            kept.append(f"{plan.group} {tp}: the source moved on after the plan ({held.offset})")
+        elif here is None or here.offset < _enough(step, held):
             kept.append(f"{plan.group} {tp}: the source is ahead of the target ({held.offset})")
         else:
             steps.append(Step(tp, Action.REWIND, None, held.value(), None))
     return tuple(steps)
+
+
+def _enough(step: Step, held: Committed) -> int:
+    """The offset that the target must hold before the source's may go. A byte position says nothing of it, the plan
+    does."""
+    return step.after.offset if step.origin is not None and step.after is not None else held.offset

@@ -6,7 +6,7 @@ source's coordinator for members.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from offsetmgr.clock import Clock
@@ -22,6 +22,7 @@ from offsetmgr.migration.verify import Evidence
 from offsetmgr.migration.watch import Watch
 from offsetmgr.model import GroupDescription
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.zookeeper.registry import GroupMembers
 
 _EVIDENCE = {Known.SEEN: Evidence.SEEN, Known.INFERRED: Evidence.INFERRED, Known.UNKNOWN: Evidence.UNKNOWN}
 
@@ -119,17 +120,50 @@ class CoordinatorGate:
         after = {found.group: found for found in self.source.scan(names)}
         for name, described in self.cluster.describe_groups(names).items():
             gate = _described(name, described)
-            yield gate if not gate.passed else self._quiet(name, before[name], after[name])
+            known = f"the source's coordinator knows no member, and nothing moved in {self.window.seconds:g} s"
+            yield gate if not gate.passed else _quiet(name, before[name], after[name], known)
 
-    def _quiet(self, name: str, before: GroupOffsets, after: GroupOffsets) -> GroupGate:
-        if error := before.error or after.error:
-            return GroupGate(name, False, Evidence.UNKNOWN, str(error))
-        moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
-        if moved is not None:
-            why = f"somebody commits to the source: {moved} moved while it was watched"
-            return GroupGate(name, False, Evidence.SEEN, why)
-        why = f"the source's coordinator knows no member, and nothing moved in {self.window.seconds:g} s"
-        return GroupGate(name, True, Evidence.INFERRED, why)
+
+@dataclass(frozen=True, slots=True)
+class QuietGate:
+    """For sources in a ZooKeeper of Kafka 0.7, and of Storm's spouts: no commit while we watch, and nobody registered.
+
+    Spouts register nowhere (``members`` None). That nobody commits is inferred, not seen.
+    """
+
+    source: OffsetStore
+    members: Callable[[list[str]], Iterator[GroupMembers]] | None
+    window: Window
+    clock: Clock
+
+    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
+        names = [plan.group for plan in groups]
+        before = {found.group: found for found in self.source.scan(names)}
+        self.clock.sleep(self.window.seconds)
+        after = {found.group: found for found in self.source.scan(names)}
+        alive = {found.group: found for found in self.members(names)} if self.members else {}
+        known = f"nothing moved in {self.window.seconds:g} s, and " + (
+            "nobody is registered in ZooKeeper" if self.members else "spouts register nowhere"
+        )
+        for name in names:
+            found = alive.get(name, GroupMembers(name))
+            if found.error is not None:
+                yield GroupGate(name, False, Evidence.UNKNOWN, f"who is registered is not known: {found.error}")
+            elif found.members:
+                registered = ", ".join(member.member_id for member in found.members)
+                yield GroupGate(name, False, Evidence.SEEN, f"registered in ZooKeeper: {registered}")
+            else:
+                yield _quiet(name, before[name], after[name], known)
+
+
+def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
+    """The verdict on offsets read twice, of a group of which nobody is ``known``."""
+    if error := before.error or after.error:
+        return GroupGate(name, False, Evidence.UNKNOWN, str(error))
+    moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
+    if moved is not None:
+        return GroupGate(name, False, Evidence.SEEN, f"somebody commits to the source: {moved} moved while watched")
+    return GroupGate(name, True, Evidence.INFERRED, known)
 
 
 def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:

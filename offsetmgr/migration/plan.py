@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.migration.partitionmap import MapOrigin
 from offsetmgr.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Guard
 
@@ -38,6 +39,10 @@ class Action(StrEnum):
     REFUSE_PARTITION_MISSING = "refuse-partition-missing"
     REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
     """The source's offset lies outside what the partition's log holds; the note says what clamping would give."""
+    REFUSE_BYTE_POSITION = "refuse-byte-position"
+    """The source holds a byte position of Kafka 0.7, and nothing says which offset takes its place."""
+    REFUSE_NUMBERED = "refuse-numbered"
+    """The target is of Kafka 0.7, and has no place for the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
     """One side could not be read: never taken for absent, never turned into a write."""
 
@@ -53,11 +58,21 @@ class Action(StrEnum):
 _REFUSALS = frozenset(action for action in Action if action.value.startswith("refuse-"))
 
 
+class Origin(NamedTuple):
+    """Where the offset of a step came from that is not the source's own: the source's partition (of Kafka 0.7), in
+    words how its byte position became an offset, and how well that is known (rule 11)."""
+
+    partition: int
+    how: str
+    evidence: str = "inferred"
+
+
 class Step(NamedTuple):
-    """One partition's part of a plan.
+    """One partition's part of a plan; ``tp`` is the target's.
 
     ``source`` and ``target`` are what the two stores held when the plan was made (None: no commit, or unreadable);
-    ``after`` is what the target shall hold (None where the step expects nothing of it).
+    ``after`` is what the target shall hold (None where the step expects nothing of it). With an ``origin``, ``source``
+    is a byte position in another partition: it can be compared with what the source holds, and with nothing else.
     """
 
     tp: TopicPartition
@@ -66,6 +81,12 @@ class Step(NamedTuple):
     target: OffsetAndMetadata | None
     after: OffsetAndMetadata | None
     note: str = ""
+    origin: Origin | None = None
+
+    @property
+    def source_tp(self) -> TopicPartition:
+        """The partition in the source."""
+        return self.tp if self.origin is None else TopicPartition(self.tp.topic, self.origin.partition)
 
 
 class IfAhead(StrEnum):
@@ -189,6 +210,10 @@ class PlanHeader:
     retention_ms: int | None
     """How long the target keeps offsets of a group that nobody starts; None: unknown or for ever."""
     tool: str
+    partition_map: MapOrigin | None = None
+    """The map by which byte positions of Kafka 0.7 became offsets."""
+    version: int = 1
+    """Of the plan file: 2 where a side is of Kafka 0.7."""
 
     @property
     def expires_at(self) -> int | None:

@@ -26,19 +26,22 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr.errors import PlanError, UnknownVersion
+from offsetmgr.migration.partitionmap import MapOrigin
 from offsetmgr.migration.plan import (
     Action,
     Endpoint,
     GroupPlan,
     IfAhead,
+    Origin,
     PlanHeader,
     PlanOptions,
     Step,
 )
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Guard
 
-VERSION = 1
+VERSIONS = (1, 2)
+"""1, and 2 for plans with partitions of Kafka 0.7: a reader that knows only 1 would take them for others."""
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
@@ -73,15 +76,30 @@ def encode_step(step: Step, *, whole: bool = True) -> str:
 
     Built here, since a plan is made of little else and `json.dumps` takes three times as
     long for so small a thing."""
-    tp, action, source, target, after, note = step
-    text = f'{{"p":{tp[1]},"action":"{action}"'
+    tp, action, source, target, after, note, origin = step
+    text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
     if whole and source is not None:
         text += f',"source":{encode_offset(source)}'
     if target is not None:
         text += f',"target":{encode_offset(target)}'
     if after is not None:
         text += f',"after":{encode_offset(after)}'
+    if whole and origin is not None:
+        text += f',"origin":{_encode_origin(origin)}'
     return text + (f',"note":{json.dumps(note, ensure_ascii=False)}}}' if whole and note else "}")
+
+
+def _encode_origin(origin: Origin) -> str:
+    encoded = {
+        "partition": BrokerPartition.to_json(origin.partition),
+        "how": origin.how,
+        "evidence": origin.evidence,
+    }
+    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
+
+
+def _decode_origin(encoded: Mapping[str, Any]) -> Origin:
+    return Origin(BrokerPartition.from_json(encoded["partition"]), encoded["how"], encoded["evidence"])
 
 
 _ACTIONS = {action.value: action for action in Action}
@@ -94,7 +112,10 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
     held = None if target is None else decode_offset(target)
     # Most steps write what the source holds: one object serves both.
     expected = wanted if after == source else None if after is None else decode_offset(after)
-    return Step(TopicPartition(topic, encoded["p"]), _ACTIONS[encoded["action"]], wanted, held, expected, note)
+    p = encoded["p"]
+    tp = TopicPartition(topic, p if p.__class__ is int else BrokerPartition.from_json(p))
+    origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
+    return Step(tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin)
 
 
 def _encode_group(plan: GroupPlan) -> bytes:
@@ -133,6 +154,7 @@ def _decode_group(line: bytes) -> GroupPlan:
 
 def _encode_header(header: PlanHeader) -> dict[str, Any]:
     options = header.options
+    used = header.partition_map
     return {
         "plan_id": header.plan_id,
         "created_at": header.created_at,
@@ -150,6 +172,7 @@ def _encode_header(header: PlanHeader) -> dict[str, Any]:
         "retention_ms": header.retention_ms,
         "expires_at": header.expires_at,
         "tool": header.tool,
+        **({} if used is None else {"partition_map": {"sha256": used.sha256, "confirmed_by": used.confirmed_by}}),
     }
 
 
@@ -157,8 +180,9 @@ def _encode_endpoint(endpoint: Endpoint) -> dict[str, str]:
     return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
 
 
-def _decode_header(encoded: Mapping[str, Any]) -> PlanHeader:
+def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
+    used = encoded.get("partition_map")
     return PlanHeader(
         encoded["plan_id"],
         encoded["created_at"],
@@ -175,6 +199,8 @@ def _decode_header(encoded: Mapping[str, Any]) -> PlanHeader:
         encoded["cluster_id"],
         encoded["retention_ms"],
         encoded["tool"],
+        None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
+        version,
     )
 
 
@@ -245,7 +271,7 @@ def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> t
                 digest.update(data)
                 out.write(data)
 
-            put(_HEAD + str(VERSION).encode() + b', "header": ')
+            put(_HEAD + str(header.version).encode() + b', "header": ')
             put(json.dumps(_encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
             between = b""
             for group in groups:
@@ -293,10 +319,11 @@ class PlanFile:
     def _check(self, lines: Iterable[bytes]) -> tuple[PlanHeader, str, PlanSummary]:
         digest = hashlib.sha256()
         first = last = b""
+        version = 0
         for number, line in enumerate(lines):
             if number == 0:
                 first = line
-                self._check_version(first)
+                version = self._check_version(first)
             digest.update(last)
             last = line
         if not first:
@@ -309,14 +336,17 @@ class PlanFile:
             )
         header = json.loads(first.rstrip().removesuffix(b",") + b"}")["header"]
         summary = json.loads(b"{" + head + b"}")["summary"]
-        return _decode_header(header), digest.hexdigest(), PlanSummary.decode(summary)
+        return _decode_header(header, version), digest.hexdigest(), PlanSummary.decode(summary)
 
-    def _check_version(self, first: bytes) -> None:
+    def _check_version(self, first: bytes) -> int:
         if not first.startswith(_HEAD):
             raise PlanError(f"plan {self.path}", "this is not a plan of offsetmgr")
         version = first[len(_HEAD) :].partition(b",")[0].decode(errors="replace")
-        if version != str(VERSION):
-            raise UnknownVersion(f"plan {self.path}", f"version {version[:20]} is not known here (known: {VERSION})")
+        known = {str(number): number for number in VERSIONS}
+        if version not in known:
+            why = f"version {version[:20]} is not known here (known: {', '.join(known)})"
+            raise UnknownVersion(f"plan {self.path}", why)
+        return known[version]
 
     def groups(self) -> Iterator[GroupPlan]:
         """The plan's groups, one at a time, in the file's order."""

@@ -12,10 +12,13 @@ from offsetmgr.clock import Clock
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
+from offsetmgr.migration.partitionmap import PartitionMap
 from offsetmgr.migration.plan import (
+    Action,
     Endpoint,
     GroupPlan,
     LogMissing,
+    Origin,
     PlanHeader,
     PlanOptions,
     Step,
@@ -23,8 +26,18 @@ from offsetmgr.migration.plan import (
     decide,
     literal_of,
 )
-from offsetmgr.model import ABSENT, Committed, GroupDescription, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, OffsetStore
+from offsetmgr.migration.positions import Translator
+from offsetmgr.model import (
+    ABSENT,
+    BrokerPartition,
+    Committed,
+    GroupDescription,
+    LogRange,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, OffsetStore, Partitions
 
 
 class OldMembers(Protocol):
@@ -37,7 +50,8 @@ class OldMembers(Protocol):
 
 @dataclass(slots=True)
 class LogKnowledge:
-    """What the Kafka cluster says of topics and log ranges, asked once a partition and remembered.
+    """What the Kafka cluster says of topics and log ranges, asked once a partition and remembered. Of partitions of 0.7
+    nothing is known: their offsets point into no log of messages.
 
     Its size grows with the partitions of the cluster, not with the offsets planned.
     """
@@ -51,7 +65,7 @@ class LogKnowledge:
         """Asks for those that are not known yet, in bulk."""
         if self.cluster is None:
             return
-        new = set(partitions) - self._known.keys()
+        new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
         if names := {tp.topic for tp in new} - self._asked:
             self._topics.update(self.cluster.topics(names))
             self._asked |= names
@@ -65,7 +79,7 @@ class LogKnowledge:
             self._known.update(self.cluster.log_ranges(stale))
 
     def of(self, tp: TopicPartition) -> LogRange | LogMissing | OffsetMgrError | None:
-        if self.cluster is None:
+        if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
             return LogMissing.TOPIC
@@ -76,7 +90,7 @@ class LogKnowledge:
     def holds(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset lies no further than its log's end; true where no cluster is there to tell."""
         found = self._known.get(tp)
-        return offset <= found.end if isinstance(found, LogRange) else self.cluster is None
+        return offset <= found.end if isinstance(found, LogRange) else self.cluster is None or tp.partition < 0
 
     def end(self, tp: TopicPartition) -> int | None:
         """The log end offset, where it was learned and is known."""
@@ -118,6 +132,8 @@ class Planner:
     cluster: Cluster | None = None
     old_members: OldMembers | None = None
     tool: str = "offsetmgr"
+    partition_map: PartitionMap | None = None
+    """What takes the place of byte positions of Kafka 0.7, in a target that cannot hold them."""
 
     def header(self) -> PlanHeader:
         source, target = endpoint(self.source), endpoint(self.target)
@@ -134,7 +150,17 @@ class Planner:
             self.cluster.cluster_id() if self.cluster else None,
             retention,
             self.tool,
+            None if self.partition_map is None else self.partition_map.origin,
+            2 if self.partition_map is not None or self._of_0_7 else 1,
         )
+
+    @property
+    def _of_0_7(self) -> bool:
+        return Partitions.OF_BROKERS in (self.source.capabilities.partitions, self.target.capabilities.partitions)
+
+    @cached_property
+    def _translator(self) -> Translator | None:
+        return None if self.partition_map is None else Translator(self.partition_map, self.cluster)
 
     def selected_groups(self) -> list[str]:
         """Groups of the source that the options want, sorted.
@@ -179,10 +205,21 @@ class Planner:
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
         described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
-        log.learn(tp for found in sources.values() for tp in found.offsets if self.options.wants(tp))
+        self._learn(sources, log)
         for group, name in names.items():
             target = targets.get(name, GroupOffsets(name, {}))
             yield self._plan_group(sources[group], target, described.get(name), old, log)
+
+    def _learn(self, sources: Mapping[str, GroupOffsets], log: LogKnowledge) -> None:
+        """Asks the cluster, in bulk, for all that the steps of these groups will want to know."""
+        wanted = {tp for found in sources.values() for tp in found.offsets if self.options.wants(tp)}
+        if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.holds(tp)}:
+            wanted -= foreign
+            if self._translator is not None:
+                self._translator.learn(foreign)
+                entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
+                wanted |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
+        log.learn(wanted)
 
     @cached_property
     def _of_another_cluster(self) -> bool:
@@ -213,15 +250,49 @@ class Planner:
             why = f"target: {name} exists there already, and a rename would mix the two; --onto-existing allows it"
             return GroupPlan(group, name, (), error=why)
         can = self.target.capabilities
-        steps = tuple([self._step(tp, source, target, log, can) for tp in self._partitions(source, target)])
+        steps = tuple(self._steps(source, target, log, can))
         registered = tuple(sorted(set(old.get(name, ())) | set(old.get(group, ()))))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
         return GroupPlan(group, name, steps, guard, note, registered, members, described.state if described else "")
 
-    def _partitions(self, source: GroupOffsets, target: GroupOffsets) -> list[TopicPartition]:
+    def _steps(self, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge, can: Capabilities) -> list[Step]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
-        return sorted(tp for tp in seen if self.options.wants(tp))
+        wanted = sorted(tp for tp in seen if self.options.wants(tp))
+        foreign = [tp for tp in wanted if not can.partitions.holds(tp)]
+        if not foreign:
+            return [self._step(tp, source, target, log, can) for tp in wanted]
+        steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
+        for tp in wanted:
+            if tp not in steps and can.partitions.holds(tp):
+                steps[tp] = self._step(tp, source, target, log, can)
+        return sorted(steps.values())
+
+    def _foreign_step(self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge) -> Step:
+        """The step for a partition that the target cannot hold as it is."""
+        if tp in source.errors:
+            return Step(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
+        position = OffsetAndMetadata(source.offsets[tp].offset)
+        if not isinstance(tp.partition, BrokerPartition):
+            why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
+            return Step(tp, Action.REFUSE_NUMBERED, position, None, None, why)
+        if self._translator is None:
+            why = "a byte position of Kafka 0.7 is no offset: --partition-map says what takes its place"
+            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+        translated = self._translator.translate(tp, position.offset)
+        if translated is None:
+            why = "the partition map does not name this partition"
+            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+        new, found = translated
+        if isinstance(found, str):
+            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, found)
+        if new in source.offsets or new in source.errors:
+            why = f"the map makes it {new}, of which the source holds an offset too"
+            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+        here: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
+        step = decide(new, OffsetAndMetadata(found.offset), here, log.of(new), self.options)
+        note = f"from {tp.partition}: {found.how}" + (f"; {step.note}" if step.note else "")
+        return step._replace(source=position, note=note, origin=Origin(tp.partition, found.how))
 
     def _step(
         self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge, can: Capabilities

@@ -15,22 +15,22 @@ from offsetmgr.errors import JournalError
 from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
 from offsetmgr.migration.plan import Step
 from offsetmgr.migration.planfile import decode_step
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import BrokerPartition, TopicPartition
 
 
 def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[Step]:
     return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
 
 
-def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
+def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:
+    topics: dict[str, list[int | str]] = {}
     for tp in partitions:
-        topics.setdefault(tp.topic, []).append(tp.partition)
+        topics.setdefault(tp.topic, []).append(BrokerPartition.to_json(tp.partition))
     return topics
 
 
-def decode_partitions(encoded: Mapping[str, list[int]]) -> set[TopicPartition]:
-    return {TopicPartition(topic, p) for topic, numbers in encoded.items() for p in numbers}
+def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartition]:
+    return {TopicPartition(topic, BrokerPartition.from_json(p)) for topic, numbers in encoded.items() for p in numbers}
 
 
 DEFINITE: Final = frozenset(
@@ -166,7 +166,11 @@ class MigrationState:
         for record in self.outcomes(work, group):
             written |= decode_partitions(record.get("written", {}))
             left |= decode_partitions(record.get("left", {}))
-            maybe |= {TopicPartition(f[0], f[1]) for f in record.get("failed", ()) if f[2] not in DEFINITE}
+            maybe |= {
+                TopicPartition(f[0], BrokerPartition.from_json(f[1]))
+                for f in record.get("failed", ())
+                if f[2] not in DEFINITE
+            }
         if group in work.unknown:
             maybe |= {step.tp for step in self.intended(work, group)}
         return Partitions(frozenset(written), frozenset(left - written), frozenset(maybe - written))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Step
+from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Origin, Step
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.planner import LogKnowledge
 from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import Committed, LogRange, TopicPartition
+from offsetmgr.model import BrokerPartition, Committed, LogRange, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
 
@@ -85,9 +85,12 @@ class VerifySummary:
 
     counts: Counter[Status] = field(default_factory=Counter)
     groups: int = 0
+    inferred: int = 0
+    """Verdicts that passed, but rest on what was inferred."""
 
     def add(self, verdict: PartitionVerdict) -> None:
         self.counts[verdict.status] += 1
+        self.inferred += verdict.status.ok and verdict.evidence is Evidence.INFERRED
 
     @property
     def ok(self) -> bool:
@@ -173,6 +176,8 @@ class Verifier:
                 detail=f"could not be planned: {plan.error}",
             )
         steps = {step.tp: step for step in plan.steps}
+        if any(step.origin for step in plan.steps):
+            source = _under_their_new_names(plan, source)
         readable = not source.errors and not target.errors
         for tp in self._union(steps, source, target):
             step, there, here = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
@@ -257,6 +262,17 @@ def _untouched(step: Step, there: Committed | None, here: Committed | None) -> b
         and here.offset == step.after.offset
         and there.offset == step.source.offset
         and not step.action.refuses
+        and step.origin is None
+    )
+
+
+def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
+    """The source's byte positions under the partitions that the plan made of theirs; all else as it is."""
+    new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
+    return replace(
+        source,
+        offsets={new.get(tp, tp): found for tp, found in source.offsets.items()},
+        errors={new.get(tp, tp): error for tp, error in source.errors.items()},
     )
 
 
@@ -283,7 +299,8 @@ def _unplanned(there: Committed | None, here: Committed | None) -> _Judgement:
 def judge(step: Step, there: Committed | None, here: Committed | None, log_end: int | None) -> _Judgement:
     """The verdict on a planned partition: ``there`` is what the source holds now, ``here`` what the target holds."""
     if step.action.refuses:
-        if there is not None and here is not None and there.offset == here.offset:
+        comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
+        if comparable and there is not None and here is not None and there.offset == here.offset:
             return Status.EQUAL, Evidence.SEEN, "the plan refused it; source and target agree now"
         return Status.REFUSED, Evidence.SEEN, f"the plan refused it: {step.note}"
     if step.after is None:
@@ -314,6 +331,8 @@ def _moved_on(step: Step, offset: int, log_end: int | None) -> _Judgement:
 def _against_source(step: Step, there: Committed | None, here: Committed, so_far: _Judgement) -> _Judgement:
     if step.source is None:
         return so_far
+    if step.origin is not None:
+        return _against_position(step, step.origin, there, so_far)
     if there is None:
         return Status.SOURCE_GONE, Evidence.SEEN, "the source no longer holds it"
     if there.offset > here.offset and there.offset != step.source.offset:
@@ -327,3 +346,21 @@ def _against_source(step: Step, there: Committed | None, here: Committed, so_far
         back = step.source.offset - there.offset
         return Status.SOURCE_REWOUND, Evidence.SEEN, f"the source was moved back by {back} after the plan"
     return so_far
+
+
+def _against_position(step: Step, origin: Origin, there: Committed | None, so_far: _Judgement) -> _Judgement:
+    """As `_against_source`, where the source holds a byte position: it is compared with itself, as the plan saw it.
+    That the offset stands for it is inferred, however surely the offset was seen."""
+    assert step.source is not None
+    old = step.source.offset
+    evidence = Evidence(origin.evidence)
+    if there is None:
+        return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
+    if there.offset > old:
+        why = f"the source moved on after the plan, from byte {old} to {there.offset}; make a new plan"
+        return Status.SOURCE_AHEAD, Evidence.SEEN, why
+    if there.offset < old:
+        why = f"the source was moved back after the plan, from byte {old} to {there.offset}"
+        return Status.SOURCE_REWOUND, Evidence.SEEN, why
+    status, _, detail = so_far
+    return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

@@ -199,10 +199,11 @@ def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
 
 
 def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
-    """The ZooKeeper connect string (with chroot) that a store's URI names, its own or inside a dual store, or None."""
+    """The ZooKeeper connect string (with chroot) in which a store's consumers register themselves: its own, or that
+    of one inside a dual store; None where there is none. Storm's spouts register nowhere."""
     parsed = parse_uri(uri)
     if parsed.kind == "zookeeper":
-        return parsed.address + parsed.path
+        return None if parsed.options.get("layout") == "storm" else parsed.address + parsed.path
     if parsed.kind == "dual":
         return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)
     return None

@@ -84,6 +84,11 @@ class ZookeeperStore(StoreBase):
         return f"zookeeper://{self.session.connect}?{self._layout.query}"
 
     @property
+    def layout(self) -> str:
+        """The layout's name, as in the URI."""
+        return self._layout.name
+
+    @property
     def registered(self) -> bool:
         """Whether the consumers of these offsets are those registered in this ZooKeeper."""
         return self._layout.registry

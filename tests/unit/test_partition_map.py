@@ -1,0 +1,496 @@
+"""Partition maps: what a person may write, what is refused, and what a byte position of Kafka 0.7 becomes by one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import (
+    FileFailure,
+    GroupNotFound,
+    MalformedData,
+    OffsetMgrError,
+    PlanError,
+    TimedOut,
+    UnknownVersion,
+)
+from offsetmgr.migration.mapdraft import MapDraft, write_draft
+from offsetmgr.migration.partitionmap import Found, MapEntry, PartitionMap, PositionTable, Start, parse_map, read_map
+from offsetmgr.migration.plan import Action, GroupPlan, Origin, PlanOptions, Step
+from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.verify import Evidence, Status, judge
+from offsetmgr.model import BrokerPartition, Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import GroupOffsets
+from offsetmgr.stores.snapshot import SnapshotStore
+from offsetmgr.testing.memory import MemoryStore
+
+
+def old(broker: int, partition: int) -> TopicPartition:
+    return TopicPartition("t", BrokerPartition(broker, partition))
+
+
+def new(partition: int) -> TopicPartition:
+    return TopicPartition("t", partition)
+
+
+def encoded(entries: Mapping[str, Any], **others: Any) -> bytes:
+    document = {"offsetmgr_partition_map": 1, "confirmed_by": "anna", "topics": {"t": entries}, **others}
+    return json.dumps(document).encode()
+
+
+class Logs:
+    """A cluster of one topic ``t`` with two partitions: 5 to 90, and one that does not answer; times as given."""
+
+    def __init__(self, at: Mapping[int, int | None] | None = None) -> None:
+        self.at = at or {}
+
+    def cluster_id(self) -> str | None:
+        return "cluster"
+
+    def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
+        return {name: 2 for name in names or () if name == "t"}
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        return {tp: LogRange(5, 90) if tp == new(0) else TimedOut(str(tp), "no answer") for tp in partitions}
+
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        return dict.fromkeys(partitions, self.at[timestamp_ms])
+
+    def offsets_retention_ms(self) -> int | None:
+        return None
+
+
+KEYS = st.sampled_from(["partition", "start", "table", "time", "between", "0-0", "t"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda c: st.lists(c) | st.dictionaries(KEYS, c)
+)
+
+
+class TestTheFile:
+    def test_each_kind_of_entry(self) -> None:
+        data = encoded(
+            {
+                "0-0": {"partition": 0, "start": "earliest", "seen": {"groups": 3}},
+                "0-1": {"partition": 1, "start": "latest"},
+                "1-0": {"partition": 2, "start": {"time": "2013-05-01T12:00:00Z"}},
+                "1-1": {"partition": 3, "table": [[0, 0], [1024, 17]]},
+                "2-0": {"partition": 4, "table": [[0, 0]], "between": "floor"},
+            }
+        )
+
+        found = parse_map("m.json", data)
+
+        assert found.origin.confirmed_by == "anna"
+        assert found.origin.sha256 == hashlib.sha256(data).hexdigest()
+        assert found.entries == {
+            old(0, 0): MapEntry(0, Start.EARLIEST),
+            old(0, 1): MapEntry(1, Start.LATEST),
+            old(1, 0): MapEntry(2, 1_367_409_600_000),
+            old(1, 1): MapEntry(3, PositionTable(((0, 0), (1024, 17)))),
+            old(2, 0): MapEntry(4, PositionTable(((0, 0),), floor=True)),
+        }
+
+    @pytest.mark.parametrize("confirmed_by", ["", "  ", None, True])
+    def test_a_draft_that_nobody_confirmed_is_refused(self, confirmed_by: object) -> None:
+        data = encoded({"0-0": {"partition": 0, "start": "earliest"}}, confirmed_by=confirmed_by)
+
+        with pytest.raises(PlanError, match=r"partition map m\.json: is a draft: nobody has confirmed it"):
+            parse_map("m.json", data)
+
+    @pytest.mark.parametrize("version", [2, "1", True, 1.0])
+    def test_an_unknown_version_is_named(self, version: object) -> None:
+        with pytest.raises(UnknownVersion, match=r"m\.json: version"):
+            parse_map("m.json", encoded({}, offsetmgr_partition_map=version))
+
+    @pytest.mark.parametrize(
+        ("entries", "why"),
+        [
+            ({"0": {"partition": 0, "start": "earliest"}}, "topic 't', '0': is not BROKER-PARTITION"),
+            ({"0-0": {"start": "earliest"}}, "'0-0': \"partition\" is not the number of a partition"),
+            ({"0-0": {"partition": -1, "start": "earliest"}}, "is not the number of a partition"),
+            ({"0-0": {"partition": True, "start": "earliest"}}, "is not the number of a partition"),
+            ({"0-0": {"partition": 0}}, 'needs either "start" or "table"'),
+            ({"0-0": {"partition": 0, "start": "latest", "table": [[0, 0]]}}, 'needs either "start" or "table"'),
+            ({"0-0": {"partition": 0, "start": "newest"}}, '"start" must be earliest, latest'),
+            ({"0-0": {"partition": 0, "start": 7}}, '"start" must be earliest, latest'),
+            ({"0-0": {"partition": 0, "start": {"time": "noon"}}}, "'noon' is no time"),
+            ({"0-0": {"partition": 0, "start": {"time": "1969-01-01T00:00:00Z"}}}, "lies before 1970"),
+            ({"0-0": {"partition": 0, "start": "latest", "between": "floor"}}, '"between" belongs to a "table"'),
+            ({"0-0": {"partition": 0, "strat": "latest"}}, "unknown key 'strat'"),
+            ({"0-0": {"partition": 0, "table": []}}, '"table" is not a list'),
+            ({"0-0": {"partition": 0, "table": [[0, 0], [5]]}}, "row 2 of the table is not [byte position, offset]"),
+            ({"0-0": {"partition": 0, "table": [[0, -1]]}}, "row 1 of the table is not [byte position, offset]"),
+            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 of the table does not rise"),
+            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 of the table does not rise"),
+            ({"0-0": {"partition": 0, "table": [[0, 0]], "between": "guess"}}, '"between" must be refuse or floor'),
+            (
+                {"0-0": {"partition": 0, "start": "latest"}, "1-0": {"partition": 0, "start": "latest"}},
+                "'1-0': becomes partition 0, and so does '0-0'",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, entries: Mapping[str, Any], why: str) -> None:
+        with pytest.raises(MalformedData) as caught:
+            parse_map("m.json", encoded(entries))
+
+        assert caught.value.what == "partition map m.json"
+        assert why in caught.value.why
+
+    @pytest.mark.parametrize(
+        ("data", "why"),
+        [
+            (b"", "is not JSON"),
+            (b"[]", "is not a JSON object"),
+            (b"{}", "is no partition map"),
+            (b"\xff", "is not JSON"),
+            (b"[" * 100_000, "is nested too deeply"),
+            (b'{"a":1,"a":2}', "'a' comes twice"),
+            (b'{"offsetmgr_partition_map":1,"topics":[]}', "topics: is not a JSON object"),
+            (b'{"offsetmgr_partition_map":1,"topics":{},"x":1}', "unknown key 'x'"),
+        ],
+    )
+    def test_what_is_no_map_is_said(self, data: bytes, why: str) -> None:
+        with pytest.raises(MalformedData) as caught:
+            parse_map("m.json", data)
+
+        assert why in caught.value.why
+
+    @given(ANYTHING)
+    def test_no_entries_do_worse_than_a_typed_error(self, entries: Any) -> None:
+        try:
+            parse_map("m.json", encoded(entries))
+        except OffsetMgrError as error:
+            assert error.what == "partition map m.json"
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(FileFailure, match="No such file"):
+            read_map(tmp_path / "none.json")
+
+
+class TestTheTable:
+    TABLE = PositionTable(((100, 7), (250, 9)))
+    FLOOR = PositionTable(((100, 7), (250, 9)), floor=True)
+
+    def test_an_exact_position(self) -> None:
+        assert self.TABLE.find(100) == Found(7, "byte 100 is offset 7 in the table")
+        assert self.FLOOR.find(250) == Found(9, "byte 250 is offset 9 in the table")
+
+    def test_a_position_between_is_refused_or_the_one_before_as_declared(self) -> None:
+        assert self.TABLE.find(249) == (
+            'byte 249 is not in the table (the entry before it: byte 100), and "between" does not say floor'
+        )
+        assert self.FLOOR.find(249) == Found(7, "floor: byte 249 lies after byte 100, offset 7 in the table")
+        assert self.FLOOR.find(10**12) == Found(9, f"floor: byte {10**12} lies after byte 250, offset 9 in the table")
+
+    def test_a_position_before_the_first_is_refused_in_any_case(self) -> None:
+        assert self.FLOOR.find(99) == "byte 99 lies before the table's first entry, byte 100"
+
+    @given(st.sets(st.integers(0, 1000), min_size=1), st.integers(0, 1100))
+    def test_the_floor_is_what_a_search_from_the_front_finds(self, positions: set[int], wanted: int) -> None:
+        rows = tuple((position, 3 * n) for n, position in enumerate(sorted(positions)))
+        before = [offset for position, offset in rows if position <= wanted]
+
+        found = PositionTable(rows, floor=True).find(wanted)
+
+        assert (found.offset if isinstance(found, Found) else None) == (before[-1] if before else None)
+
+
+def plan(
+    tmp_path: Path,
+    source: Mapping[TopicPartition, int],
+    map_: PartitionMap | None,
+    target: Mapping[TopicPartition, int] | None = None,
+    logs: Logs | None = None,
+) -> tuple[Step, ...]:
+    """The steps of one group's plan, from a snapshot of Kafka 0.7 to one that can hold no byte positions."""
+    to = MemoryStore(data={"g": {tp: Committed(n) for tp, n in (target or {}).items()}})
+    (tmp_path / "from.zk").write_text(
+        "".join(f"/consumers/g/offsets/t/{tp.partition}:{n}\n" for tp, n in source.items())
+    )
+    planner = Planner(
+        SnapshotStore(str(tmp_path / "from.zk")),
+        to,
+        PlanOptions(),
+        SystemClock(),
+        logs,
+        partition_map=map_,  # type: ignore[arg-type]
+    )
+    (group,) = planner.plan(["g"])
+    return group.steps
+
+
+def map_of(entries: Mapping[str, Any]) -> PartitionMap:
+    return parse_map("m.json", encoded(entries))
+
+
+class TestThePlan:
+    def test_without_a_map_byte_positions_are_refused_with_the_reason(self, tmp_path: Path) -> None:
+        (step,) = plan(tmp_path, {old(1, 0): 1024}, None)
+
+        assert step == Step(
+            old(1, 0),
+            Action.REFUSE_BYTE_POSITION,
+            OffsetAndMetadata(1024),
+            None,
+            None,
+            "a byte position of Kafka 0.7 is no offset: --partition-map says what takes its place",
+        )
+
+    def test_a_table_makes_it_an_offset_in_another_partition_and_says_so(self, tmp_path: Path) -> None:
+        map_ = map_of({"1-0": {"partition": 3, "table": [[1024, 17]]}})
+
+        (step,) = plan(tmp_path, {old(1, 0): 1024}, map_)
+
+        how = "byte 1024 is offset 17 in the table"
+        note = f"from 1-0: {how}"
+        assert step == Step(
+            new(3),
+            Action.COPY,
+            OffsetAndMetadata(1024),
+            None,
+            OffsetAndMetadata(17),
+            note,
+            Origin(BrokerPartition(1, 0), how, "inferred"),
+        )
+        assert step.source_tp == old(1, 0)
+
+    def test_a_position_that_the_table_does_not_hold_is_refused(self, tmp_path: Path) -> None:
+        (step,) = plan(tmp_path, {old(1, 0): 1025}, map_of({"1-0": {"partition": 3, "table": [[1024, 17]]}}))
+
+        assert (step.tp, step.action, step.after) == (old(1, 0), Action.REFUSE_BYTE_POSITION, None)
+        assert "byte 1025 is not in the table" in step.note
+
+    def test_a_partition_that_the_map_does_not_name_is_refused(self, tmp_path: Path) -> None:
+        (step,) = plan(tmp_path, {old(1, 0): 1}, map_of({"1-1": {"partition": 0, "start": "latest"}}))
+
+        assert (step.action, step.note) == (
+            Action.REFUSE_BYTE_POSITION,
+            "the partition map does not name this partition",
+        )
+
+    @pytest.mark.parametrize(
+        ("start", "offset", "how"),
+        [
+            ("earliest", 5, "earliest: offset 5 when the plan was made, chosen for byte 1024"),
+            ("latest", 90, "latest: offset 90 when the plan was made, chosen for byte 1024"),
+            (
+                {"time": "2013-05-01T12:00:00Z"},
+                40,
+                "time 2013-05-01T12:00:00.000Z: offset 40 is the first message from then on, chosen for byte 1024",
+            ),
+            (
+                {"time": "2030-01-01T00:00:00Z"},
+                90,
+                "time 2030-01-01T00:00:00.000Z: no message from then on, so the log end, offset 90,"
+                " chosen for byte 1024",
+            ),
+        ],
+    )
+    def test_a_starting_point_becomes_an_offset_when_the_plan_is_made(
+        self, tmp_path: Path, start: object, offset: int, how: str
+    ) -> None:
+        logs = Logs({1_367_409_600_000: 40, 1_893_456_000_000: None})
+
+        (step,) = plan(tmp_path, {old(1, 0): 1024}, map_of({"1-0": {"partition": 0, "start": start}}), logs=logs)
+
+        assert (step.tp, step.action, step.after, step.note) == (
+            new(0),
+            Action.COPY,
+            OffsetAndMetadata(offset),
+            f"from 1-0: {how}",
+        )
+
+    @pytest.mark.parametrize(
+        ("partition", "why"), [(1, "its starting point is not known: t-1: no answer"), (9, "does not exist")]
+    )
+    def test_a_starting_point_that_is_not_known_is_refused(self, tmp_path: Path, partition: int, why: str) -> None:
+        map_ = map_of({"1-0": {"partition": partition, "start": "earliest"}})
+
+        (step,) = plan(tmp_path, {old(1, 0): 1024}, map_, logs=Logs())
+
+        assert step.action is Action.REFUSE_BYTE_POSITION
+        assert why in step.note
+
+    def test_a_starting_point_without_a_cluster_is_refused(self, tmp_path: Path) -> None:
+        (step,) = plan(tmp_path, {old(1, 0): 1024}, map_of({"1-0": {"partition": 0, "start": "earliest"}}))
+
+        assert step.action is Action.REFUSE_BYTE_POSITION
+        assert "no Kafka cluster is named" in step.note
+
+    def test_an_offset_of_the_table_outside_the_log_is_refused(self, tmp_path: Path) -> None:
+        map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 91]]}})
+
+        (step,) = plan(tmp_path, {old(1, 0): 1024}, map_, logs=Logs())
+
+        assert (step.tp, step.action, step.after) == (new(0), Action.REFUSE_OUT_OF_RANGE, None)
+
+    def test_what_the_target_holds_already_is_compared_in_offsets(self, tmp_path: Path) -> None:
+        map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 17]]}, "1-1": {"partition": 1, "table": [[5, 5]]}})
+
+        steps = plan(tmp_path, {old(1, 0): 1024, old(1, 1): 5}, map_, target={new(0): 20, new(1): 5, new(2): 8})
+
+        assert [(step.tp, step.action, step.after and step.after.offset) for step in steps] == [
+            (new(0), Action.KEEP_NEWER, 20),
+            (new(1), Action.SKIP_EQUAL, 5),
+            (new(2), Action.TARGET_ONLY, 8),
+        ]
+
+    def test_a_partition_of_which_the_source_holds_an_offset_too_is_refused(self, tmp_path: Path) -> None:
+        map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 17]]}})
+
+        first, second = plan(tmp_path, {old(1, 0): 1024, new(0): 3}, map_)
+
+        assert (first.tp, first.action) == (old(1, 0), Action.REFUSE_BYTE_POSITION)
+        assert "of which the source holds an offset too" in first.note
+        assert (second.tp, second.action) == (new(0), Action.COPY)
+
+    def test_the_plan_file_keeps_the_maps_hash_and_how_each_offset_came_about(self, tmp_path: Path) -> None:
+        map_ = map_of({"1-0": {"partition": 3, "table": [[1024, 17]]}})
+        (tmp_path / "from.zk").write_text("/consumers/g/offsets/t/1-0:1024\n/consumers/g/offsets/t/1-1:9\n")
+        planner = Planner(
+            SnapshotStore(str(tmp_path / "from.zk")),
+            MemoryStore(),
+            PlanOptions(),
+            SystemClock(),
+            partition_map=map_,
+        )
+        header = planner.header()
+        steps = (
+            Step(old(1, 1), Action.REFUSE_BYTE_POSITION, OffsetAndMetadata(9), None, None, "why"),
+            Step(
+                new(3),
+                Action.COPY,
+                OffsetAndMetadata(1024),
+                None,
+                OffsetAndMetadata(17),
+                "",
+                Origin(BrokerPartition(1, 0), "how"),
+            ),
+        )
+
+        write_plan(tmp_path / "plan.json", header, [GroupPlan("g", "g", steps)])
+        read = PlanFile(tmp_path / "plan.json")
+
+        assert read.header.partition_map == map_.origin
+        assert read.header.version == 2
+        (found,) = read.groups()
+        assert found.steps == steps
+        document = json.loads((tmp_path / "plan.json").read_text())
+        assert document["offsetmgr_plan"] == 2
+        assert document["header"]["partition_map"] == {"sha256": map_.origin.sha256, "confirmed_by": "anna"}
+        assert document["groups"][0]["topics"]["t"] == [
+            {"p": "1-1", "action": "refuse-byte-position", "source": 9, "note": "why"},
+            {
+                "p": 3,
+                "action": "copy",
+                "source": 1024,
+                "after": 17,
+                "origin": {"partition": "1-0", "how": "how", "evidence": "inferred"},
+            },
+        ]
+
+
+class TestVerifying:
+    """A byte position is compared with what the plan saw of it, and never with an offset."""
+
+    STEP = Step(
+        new(0),
+        Action.COPY,
+        OffsetAndMetadata(1024),
+        None,
+        OffsetAndMetadata(17),
+        "",
+        Origin(BrokerPartition(1, 0), "how"),
+    )
+
+    @pytest.mark.parametrize(
+        ("there", "here", "status", "evidence"),
+        [
+            (1024, 17, Status.EQUAL, Evidence.INFERRED),
+            (1024, 20, Status.PROGRESS, Evidence.INFERRED),
+            (1024, 16, Status.BEHIND, Evidence.SEEN),
+            (1024, None, Status.MISSING, Evidence.SEEN),
+            (1024, 91, Status.BEYOND_LOG_END, Evidence.SEEN),
+            (1025, 17, Status.SOURCE_AHEAD, Evidence.SEEN),
+            (1025, 20, Status.SOURCE_AHEAD, Evidence.SEEN),
+            (18, 17, Status.SOURCE_REWOUND, Evidence.SEEN),
+            (None, 17, Status.SOURCE_GONE, Evidence.INFERRED),
+        ],
+    )
+    def test_the_verdict(self, there: int | None, here: int | None, status: Status, evidence: Evidence) -> None:
+        sides = (None if n is None else Committed(n) for n in (there, here))
+
+        found = judge(self.STEP, *sides, 90)
+
+        assert found[:2] == (status, evidence)
+
+    def test_a_refused_byte_position_is_not_equal_to_an_offset_of_the_same_number(self) -> None:
+        step = Step(new(0), Action.REFUSE_OUT_OF_RANGE, OffsetAndMetadata(17), None, None, "why", self.STEP.origin)
+
+        assert judge(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
+
+
+class TestTheDraft:
+    def test_what_was_seen_is_laid_out_and_must_be_confirmed(self, tmp_path: Path) -> None:
+        draft = MapDraft()
+        for group, low in (("a", 100), ("b", 70)):
+            offsets = {old(1, 0): Committed(low), old(0, 1): Committed(7), new(5): Committed(1)}
+            draft.add(GroupOffsets(group, offsets), offsets)
+
+        data = draft.encode("zookeeper://h:1?layout=0.7", {"t": 3})
+
+        document = json.loads(data)
+        assert document["topics"] == {
+            "t": {
+                "0-1": {
+                    "partition": 0,
+                    "start": "earliest",
+                    "seen": {"groups": 2, "lowest_byte": 7, "highest_byte": 7},
+                },
+                "1-0": {
+                    "partition": 1,
+                    "start": "earliest",
+                    "seen": {"groups": 2, "lowest_byte": 70, "highest_byte": 100},
+                },
+            }
+        }
+        assert document["read_this"][1:] == ["t: 2 partitions in 0.7, 3 in the Kafka cluster"]
+        with pytest.raises(PlanError, match="nobody has confirmed it"):
+            parse_map("m.json", data)
+        confirmed = parse_map("m.json", json.dumps({**document, "confirmed_by": "anna"}).encode())
+        assert confirmed.entries == {old(0, 1): MapEntry(0, Start.EARLIEST), old(1, 0): MapEntry(1, Start.EARLIEST)}
+
+    def test_a_source_without_byte_positions_needs_no_map(self) -> None:
+        with pytest.raises(GroupNotFound, match=r"no group in kafka://h:1 holds a byte position"):
+            MapDraft().encode("kafka://h:1", None)
+
+    def test_a_draft_never_overwrites_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "map.json"
+        write_draft(path, b"one")
+
+        with pytest.raises(FileFailure, match="never overwritten"):
+            write_draft(path, b"two")
+        assert path.read_bytes() == b"one"
+
+
+class TestBetweenStoresOfKafka07:
+    def test_byte_positions_are_copied_as_they_are_and_no_log_is_asked(self, tmp_path: Path) -> None:
+        (tmp_path / "from.zk").write_text("/consumers/g/offsets/t/1-0:1024\n")
+        (tmp_path / "to.zk").touch()
+        source, target = (SnapshotStore(str(tmp_path / name)) for name in ("from.zk", "to.zk"))
+        planner = Planner(source, target, PlanOptions(), SystemClock(), Logs())  # type: ignore[arg-type]
+
+        (group,) = planner.plan(["g"])
+
+        assert group.steps == (Step(old(1, 0), Action.COPY, OffsetAndMetadata(1024), None, OffsetAndMetadata(1024)),)
