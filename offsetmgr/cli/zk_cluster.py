@@ -129,7 +129,7 @@ def _broker_rows(
         notes = (*entry.notes, *(["persistent: no broker makes such a node"] if stat and session is None else ()))
         error = entry.error.why if entry.error is not None else None
         name = entry.path.rpartition("/")[2]
-        number = int(name) if name.isdecimal() else None
+        number = int(name) if name.isascii() and name.isdigit() else None
         tail = ("; ".join(notes) or None, error)
         if broker is None:
             yield (number, None, None, None, None, stat.ctime_ms if stat else None, session, *[None] * 4, *tail)

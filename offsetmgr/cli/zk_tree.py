@@ -60,7 +60,7 @@ def tree(
         errors: list[OffsetMgrError] = []
         found = progress(walk(session, path, depth), "nodes")
         if not write_rows(TREE, _rows(found, errors), output):
-            raise ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}")
+            errors.append(ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}"))
         return told(errors)
 
     if code := watching(once, watch, count):

@@ -105,6 +105,7 @@ def test_mutated_nodes_are_values_or_typed_errors_with_their_path() -> None:
             found = shown(path, junk)
         except Exception as error:
             raise AssertionError(f"seed {SEED}, mutation {n}: {path} {junk!r:.300}") from error
+        " ".join([found.value or "", *found.notes]).encode()  # every output must be able to carry it
         if found.error is None:
             understood += 1
             continue

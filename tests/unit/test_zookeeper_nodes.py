@@ -370,7 +370,8 @@ class TestWhatNobodyKnows:
             parse("/node", node(version=None, **fields))
 
     @pytest.mark.parametrize(
-        "data", [b"", b"\xff", b"{", b"[]", b"null", b"[" * 100_000, b'{"version":' + b"9" * 5000 + b"}"]
+        "data",
+        [b"", b"\xff", b"{", b"[]", b"null", b"[" * 100_000, b'{"version":' + b"9" * 5000 + b"}", b'{"x":"\\ud800"}'],
     )
     def test_broken_bytes_are_a_typed_error_with_the_path(
         self, parse: Callable[..., Any], fields: dict[str, Any], data: bytes

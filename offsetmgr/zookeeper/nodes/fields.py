@@ -37,7 +37,7 @@ def parsed(path: str, data: bytes) -> Any:
     """The node's JSON value. Raises `Unreadable`; the text is not quoted, it may be a secret."""
     text = decoded(path, data)
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as broken:
         where = f"line {broken.lineno}, column {broken.colno}"
         raise unreadable(path, f"is not JSON: {broken.msg} ({where})") from broken
@@ -45,6 +45,12 @@ def parsed(path: str, data: bytes) -> Any:
         raise unreadable(path, "is JSON with a number that is too long") from broken
     except RecursionError as broken:
         raise unreadable(path, "is JSON nested too deeply") from broken
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as broken:  # no program of Java's writes that, and no output can carry it
+            raise unreadable(path, "is JSON with half a character (a lone surrogate)") from broken
+    return value
 
 
 def small_number(path: str, data: bytes, what: str, most: int = MAX_INT) -> int:
