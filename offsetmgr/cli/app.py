@@ -28,7 +28,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "zk": (
         "offsetmgr.cli.zk:app",
-        "Kafka in ZooKeeper: tree, brokers, topics, members, owners, check, elect, reassign, delete-topic.",
+        "Kafka in ZooKeeper: tree, brokers, topics, members, owners, rebalance, check, elect, reassign, delete-topic.",
     ),
     "manager": ("offsetmgr.cli.manager:app", "The offset manager: serve, status, dump."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.errors import AssignmentRefused, UnequalSubscriptions, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.assignors import (
     STRATEGIES,
     Assignor,
@@ -131,6 +131,21 @@ def test_the_order_of_0_7_is_that_of_texts() -> None:
     ordered = [10, 11, 12, 13, *ordered]  # 10-10 .. 10-13, then 10-3 .. 10-9, then 2-0 .. 2-2
     each = ClusteredAssignor(brokers).assign(members("m", streams=7), {"t": range(14)})
     assert owned(each) == {f"m-{i}": sorted(ordered[2 * i : 2 * i + 2]) for i in range(7)}
+
+
+def test_partitions_of_0_7_say_their_broker_themselves() -> None:
+    partitions = [BrokerPartition(broker, number) for broker in (2, 10) for number in range(12)]
+    assignment = ClusteredAssignor({}).assign(members("m", streams=8), {"t": partitions})
+    assert {thread: [str(one) for one in held] for thread, held in owned(assignment).items()} == {
+        "m-0": ["10-0", "10-1", "10-10"],
+        "m-1": ["10-2", "10-3", "10-11"],
+        "m-2": ["10-4", "10-5", "10-6"],
+        "m-3": ["10-7", "10-8", "10-9"],
+        "m-4": ["2-0", "2-1", "2-10"],
+        "m-5": ["2-2", "2-3", "2-11"],
+        "m-6": ["2-4", "2-5", "2-6"],
+        "m-7": ["2-7", "2-8", "2-9"],
+    }
 
 
 def test_a_partition_without_a_broker_comes_last_in_the_order_of_0_7() -> None:

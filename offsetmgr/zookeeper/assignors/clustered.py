@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.assignors.base import PartitionsOfTopics, StreamsOfMembers, ThreadId, threads_of
 from offsetmgr.zookeeper.assignors.range import dealt_in_runs
 
@@ -21,7 +21,10 @@ _AFTER_ALL_BROKERS: Final = ":"  # the character after "9"
 
 
 class ClusteredAssignor:
-    """``brokers`` says which broker has a partition (its leader); a partition that it does not name comes last."""
+    """``brokers`` says which broker has a partition (its leader); a partition that it does not name comes last.
+
+    Those of Kafka 0.7 (`BrokerPartition`) say it themselves.
+    """
 
     name: Final = "clustered"
 
@@ -39,4 +42,6 @@ class ClusteredAssignor:
 
     def _name(self, partition: TopicPartition) -> str:
         """As 0.7 named it."""
+        if isinstance(partition.partition, BrokerPartition):
+            return str(partition.partition)
         return f"{self._brokers.get(partition, _AFTER_ALL_BROKERS)}-{partition.partition}"

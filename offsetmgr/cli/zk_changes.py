@@ -1,0 +1,90 @@
+"""What ``zk rebalance --simulate`` is told to happen: its options, understood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from offsetmgr.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.zookeeper.simulation.picture import GroupPicture
+    from offsetmgr.zookeeper.subscription import Subscription
+
+
+def changes_of(
+    join: list[str] | None,
+    like: str | None,
+    topic: list[str] | None,
+    leave: list[str] | None,
+    grow: list[str] | None,
+    delete_topic: list[str] | None,
+    lose_broker: list[int] | None,
+    add_broker: list[int] | None,
+) -> Callable[[GroupPicture], GroupPicture] | None:
+    """All that happens, in the order: topics, brokers, members. None where nothing does."""
+    if not any((join, leave, grow, delete_topic, lose_broker, add_broker)):
+        if like or topic:
+            raise UsageError("--like and --topic", "say what those that join subscribe to", "add --join HOST")
+        return None
+    from offsetmgr.zookeeper.simulation import changes
+
+    def change(picture: GroupPicture) -> GroupPicture:
+        for text in grow or []:
+            picture = changes.topic_grows(picture, *_growth(text))
+        for name in delete_topic or []:
+            picture = changes.topic_is_deleted(picture, name)
+        for broker in lose_broker or []:
+            picture = changes.broker_leaves(picture, broker)
+        for broker in add_broker or []:
+            picture = changes.broker_joins(picture, broker)
+        subscription = _subscription(picture, like, topic) if join else None
+        for name in leave or []:
+            picture = changes.member_leaves(picture, name)
+        if subscription is not None:
+            for number, text in enumerate(join or []):
+                host, _, streams = text.partition(":")
+                own = changes.with_streams(subscription, _number("--join", text, streams)) if streams else subscription
+                picture = changes.member_joins(picture, _new_id(picture.group, host, number), own)
+        return picture
+
+    return change
+
+
+def _subscription(picture: GroupPicture, like: str | None, topics: list[str] | None) -> Subscription:
+    from offsetmgr.zookeeper.simulation.changes import member_named, usual_subscription
+    from offsetmgr.zookeeper.subscription import Subscription
+
+    if topics:
+        if like is not None:
+            raise UsageError("--like and --topic", "both say what those that join subscribe to", "only one of them")
+        return Subscription.static(dict.fromkeys(topics, 1))
+    if like is None:
+        return usual_subscription(picture)
+    member = member_named(picture, like)
+    found = picture.members[member]
+    if found is None:
+        raise UsageError(f"member {member}", "its registration cannot be read", "name another with --like")
+    return found
+
+
+def _new_id(group: str, host: str, number: int) -> str:
+    """The id that a member started now would make up for itself, or the one that is given."""
+    if not host:
+        raise UsageError("--join", "no host is named", "as in --join HOST, or HOST:STREAMS")
+    return host if host.startswith(f"{group}_") else f"{group}_{host}-{time.time_ns() // 1_000_000}-{number:08x}"
+
+
+def _growth(text: str) -> tuple[str, int, int | None]:
+    topic, _, count = text.rpartition("=")
+    if not topic:
+        raise UsageError(f"--grow {text}", "is not TOPIC=N", "as in --grow orders=12")
+    broker, colon, number = count.rpartition(":")
+    return topic, _number("--grow", text, number), _number("--grow", text, broker) if colon else None
+
+
+def _number(option: str, text: str, written: str) -> int:
+    if not (written.isascii() and written.isdigit() and len(written) < 10):
+        raise UsageError(f"{option} {text}", f"{written!r} is no number")
+    return int(written)

@@ -1,0 +1,217 @@
+"""``offsetmgr zk rebalance``: are partitions owned as they should be, and who would own what if things changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.render import OutputFormat, note
+from offsetmgr.cli.zk_changes import changes_of
+from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, tell, write_owners, write_prediction
+from offsetmgr.errors import FileFailure, UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.zookeeper.simulation.picture import GroupPicture
+
+app = typer.Typer()
+
+LOOK_AGAIN_AFTER: Final = 0.25
+
+
+def _change(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=f"{text} Repeatable.", show_default=False)
+
+
+@app.command("rebalance")
+@connected
+def rebalance(
+    connect: Connect,
+    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group.", show_default=False)] = None,
+    group_option: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="The same, as other commands have it.")
+    ] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Show what would come of the changes below.")] = False,
+    join: Annotated[
+        list[str] | None,
+        _change("--join", "HOST[:STREAMS]", "A member starts there (or: a whole consumer id, GROUP_...)."),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", metavar="MEMBER", help="Whose subscription those that join have.", show_default=False),
+    ] = None,
+    topic: Annotated[
+        list[str] | None, _change("--topic", "NAME", "A topic that those that join subscribe to, instead of --like.")
+    ] = None,
+    leave: Annotated[list[str] | None, _change("--leave", "MEMBER", "It leaves: its consumer id, or its host.")] = None,
+    grow: Annotated[
+        list[str] | None,
+        _change("--grow", "TOPIC=N", "The topic gets N partitions in all, or is made (Kafka 0.7: TOPIC=BROKER:N)."),
+    ] = None,
+    delete_topic: Annotated[list[str] | None, _change("--delete-topic", "TOPIC", "The topic is deleted.")] = None,
+    lose_broker: Annotated[list[int] | None, _change("--lose-broker", "ID", "The broker stops.")] = None,
+    add_broker: Annotated[
+        list[int] | None, _change("--add-broker", "ID", "A broker starts, without partitions.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="range, roundrobin, roundrobin-0.8.2, clustered. Without it: what the owners show, or else range.",
+            show_default=False,
+        ),
+    ] = None,
+    internal_topics: Annotated[
+        bool, typer.Option("--internal-topics", help="Patterns select them too (exclude.internal.topics=false).")
+    ] = False,
+    partitions: Annotated[bool, typer.Option("--partitions", help="Show partitions instead of members.")] = False,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-file",
+            metavar="FILE",
+            help="Look at a file of --save, or of zk members --format json, instead of ZooKeeper.",
+            show_default=False,
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Keep the group as it is now (a new file).", show_default=False),
+    ] = None,
+    settle: Annotated[
+        float,
+        typer.Option(
+            "--settle", metavar="SECONDS", min=0, help="Wait so long for a rebalance to end before finding fault."
+        ),
+    ] = 5,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Who owns which partitions of a group, beside who should; or with --simulate who would, if things changed.
+
+    Exit code without --simulate: 0 where every partition is owned as the members would divide them, else 1. Nothing is
+    changed in either case.
+    """
+    from offsetmgr.zookeeper.simulation.live import look
+
+    name = _one_group(group, group_option)
+    change = changes_of(join, like, topic, leave, grow, delete_topic, lose_broker, add_broker)
+    if change is not None and not simulate:
+        raise UsageError("zk rebalance", "what happens is only simulated", "add --simulate")
+    if from_file is not None:
+        picture = _read(from_file, name)
+
+        def again() -> GroupPicture:
+            return picture
+    else:
+        if name is None:
+            raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
+        session = connect.zookeeper("zk rebalance")
+        picture = look(session, name)
+
+        def again() -> GroupPicture:
+            return look(session, name)
+
+    if save is not None:
+        _save(picture, save)
+    if simulate:
+        _simulate(picture, change, strategy, internal_topics, partitions, output)
+    elif picture.owners is None:
+        raise UsageError(
+            f"file {from_file}", "does not say who owns what, so nothing can be compared", "add --simulate"
+        )
+    else:
+        _compare(picture, again, 0 if from_file is not None else settle, strategy, internal_topics, partitions, output)
+
+
+def _simulate(
+    picture: GroupPicture,
+    change: Callable[[GroupPicture], GroupPicture] | None,
+    strategy: str | None,
+    internal: bool,
+    by_partition: bool,
+    output: OutputFormat,
+) -> None:
+    from offsetmgr.zookeeper.simulation.predict import predict
+
+    after = picture if change is None else change(picture)
+    chosen, why = _strategy(picture, strategy, internal)
+    prediction = predict(picture, after, chosen, internal=internal)
+    write_prediction(prediction, picture, after, output, by_partition=by_partition)
+    if not prediction.seen:
+        note("before: computed, for the file does not say who owns what")
+    tell(prediction, why, WOULD_COME)
+
+
+def _compare(
+    picture: GroupPicture,
+    again: Callable[[], GroupPicture],
+    settle: float,
+    strategy: str | None,
+    internal: bool,
+    by_partition: bool,
+    output: OutputFormat,
+) -> None:
+    """Shows owners beside what they should be. Raises `typer.Exit` where they differ."""
+    from offsetmgr.zookeeper.simulation.predict import predict
+
+    deadline = time.monotonic() + settle
+    while True:
+        chosen, why = _strategy(picture, strategy, internal)
+        prediction = predict(picture, picture, chosen, internal=internal)
+        if not prediction.moves.changed or time.monotonic() >= deadline:
+            break
+        time.sleep(LOOK_AGAIN_AFTER)
+        picture = again()
+    write_owners(prediction, picture, output, by_partition=by_partition)
+    tell(prediction, why, OWNED_NOW)
+    if not picture.members:
+        note("no live members")
+    if prediction.moves.changed:
+        raise typer.Exit(FAILED)
+
+
+def _strategy(picture: GroupPicture, named: str | None, internal: bool) -> tuple[str, str]:
+    """The strategy, and why it is that one."""
+    from offsetmgr.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
+    from offsetmgr.zookeeper.simulation.predict import strategies_that_explain, usual_strategy
+
+    if named is not None:
+        return named, "as given"
+    try:
+        explaining = strategies_that_explain(picture, internal=internal)
+    except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
+        explaining = []  # that member may be the one to leave
+    if explaining:
+        return explaining[0], "as the owners show"
+    return usual_strategy(picture), "the default; the owners do not show which"
+
+
+def _one_group(argument: str | None, option: str | None) -> str | None:
+    if argument is not None and option is not None and argument != option:
+        raise UsageError("which group?", f"both {argument} and --group {option} are given")
+    return argument if argument is not None else option
+
+
+def _read(path: Path, group: str | None) -> GroupPicture:
+    from offsetmgr.zookeeper.simulation.file import decode
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileFailure(f"file {path}", error.strerror or str(error)) from error
+    return decode(str(path), data, group)
+
+
+def _save(picture: GroupPicture, path: Path) -> None:
+    from offsetmgr.stores.atomicfile import replace_file
+    from offsetmgr.zookeeper.simulation.file import encode
+
+    data = encode(picture, time.time_ns() // 1_000_000)
+    replace_file(path, lambda file: file.write(data), overwrite=False)
+    note(f"kept in {path}")

@@ -1,0 +1,145 @@
+"""How ``zk rebalance`` shows a group: a table of members or of partitions, and in a line what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
+
+if TYPE_CHECKING:
+    from offsetmgr.zookeeper.simulation.picture import GroupPicture
+    from offsetmgr.zookeeper.simulation.predict import Prediction
+
+MEMBERS_AND_CHANGES: Final = (
+    Column("member_id"),
+    Column("change", optional=True),
+    Column("before", right=True),
+    Column("after", right=True),
+    Column("kept", right=True),
+    Column("gained", right=True),
+    Column("given_up", right=True),
+    Column("partitions_before"),
+    Column("partitions_after"),
+)
+MEMBERS_NOW: Final = (
+    Column("member_id"),
+    Column("note", optional=True),
+    Column("owned", right=True),
+    Column("due", right=True),
+    Column("right", right=True),
+    Column("missing", right=True),
+    Column("wrong", right=True),
+    Column("partitions_owned"),
+    Column("partitions_due"),
+)
+PARTITIONS_AND_CHANGES: Final = (
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("before"),
+    Column("after"),
+    Column("change"),
+)
+PARTITIONS_NOW: Final = (
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("owned"),
+    Column("due"),
+    Column("state"),
+)
+
+WOULD_COME: Final = {
+    "kept": "stay",
+    "moved": "move to another member",
+    "rethreaded": "move to another stream of their member",
+    "gained": "had no owner",
+    "lost": "have none any more",
+}
+"""What becomes of a partition, said of some of them."""
+OWNED_NOW: Final = {
+    "kept": "owned as they should be",
+    "moved": "another member's due",
+    "rethreaded": "due to another stream of their member",
+    "gained": "without an owner: nobody consumes them",
+    "lost": "owned, but nobody's due",
+}
+"""The same of partitions as they are, beside what they should be."""
+_STATES: Final = {
+    "kept": "right",
+    "moved": "wrong",
+    "rethreaded": "wrong stream",
+    "gained": "missing",
+    "lost": "not due",
+}
+
+
+def write_prediction(
+    prediction: Prediction, before: GroupPicture, after: GroupPicture, output: OutputFormat, *, by_partition: bool
+) -> None:
+    """What changes from one picture to the other."""
+    if by_partition:
+        write_rows(PARTITIONS_AND_CHANGES, _partition_rows(prediction), output)
+    else:
+        write_rows(MEMBERS_AND_CHANGES, _member_rows(prediction, before, after), output)
+
+
+def write_owners(prediction: Prediction, picture: GroupPicture, output: OutputFormat, *, by_partition: bool) -> None:
+    """The owners beside what they should be."""
+    if by_partition:
+        rows = ((*row[:-1], _STATES[row[-1]]) for row in _partition_rows(prediction))
+        write_rows(PARTITIONS_NOW, rows, output)
+    else:
+        write_rows(MEMBERS_NOW, _member_rows(prediction, picture, picture), output)
+
+
+def tell(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
+    """One line that counts, and one for each doubt. ``why`` says how the strategy is known."""
+    counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
+    total = count_of(len({*prediction.before, *prediction.after}), "partition")
+    told = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to divide"
+    note(f"strategy {prediction.strategy} ({why}); {total}: {told}")
+    for doubt in prediction.doubts:
+        note(doubt)
+
+
+def _member_rows(prediction: Prediction, before: GroupPicture, after: GroupPicture) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.zookeeper.simulation.predict import UNREADABLE, as_ranges
+
+    held = [{tp: thread.member_id for tp, thread in each.items()} for each in (prediction.before, prediction.after)]
+    members = {*before.members, *after.members, *held[0].values()} - {UNREADABLE.member_id}
+    for member in sorted(members):
+        old, new = ({tp for tp, owner in each.items() if owner == member} for each in held)
+        yield (
+            member,
+            _comes_or_goes(member, before, after),
+            len(old),
+            len(new),
+            len(old & new),
+            len(new - old),
+            len(old - new),
+            as_ranges(old) or None,
+            as_ranges(new) or None,
+        )
+
+
+def _comes_or_goes(member: str, before: GroupPicture, after: GroupPicture) -> str | None:
+    if member not in before.members:
+        return "joins" if member in after.members else "is no live member"
+    return None if member in after.members else "leaves"
+
+
+def _partition_rows(prediction: Prediction) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.zookeeper.simulation.predict import UNREADABLE
+
+    for tp in sorted({*prediction.before, *prediction.after}):
+        old, new = prediction.before.get(tp), prediction.after.get(tp)
+        if old == new:
+            change = "kept"
+        elif old is None:
+            change = "gained"
+        elif new is None:
+            change = "lost"
+        else:
+            change = "rethreaded" if old.member_id == new.member_id else "moved"
+        shown = None if old is None else "(unreadable)" if old == UNREADABLE else str(old)
+        yield tp.topic, tp.partition, shown, None if new is None else str(new), change

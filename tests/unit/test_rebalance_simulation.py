@@ -1,0 +1,420 @@
+"""``zk rebalance --simulate`` without servers: pictures of groups, what happens to them, files, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.cli.app import run
+from offsetmgr.errors import AssignmentRefused, MalformedData, UnknownVersion, UsageError
+from offsetmgr.model import BrokerPartition, TopicPartition
+from offsetmgr.zookeeper.assignors import Moves, ThreadId
+from offsetmgr.zookeeper.simulation import changes
+from offsetmgr.zookeeper.simulation.file import decode, encode
+from offsetmgr.zookeeper.simulation.picture import GroupPicture
+from offsetmgr.zookeeper.simulation.predict import (
+    as_ranges,
+    assignment,
+    predict,
+    strategies_that_explain,
+)
+from offsetmgr.zookeeper.subscription import Subscription
+
+A, B = "g_alpha-1700000000123-0000000a", "g_beta-1700000000456-0000000b"
+ORDERS = Subscription.static({"orders": 1})
+
+
+def owned(**threads: str) -> dict[TopicPartition, ThreadId | None]:
+    """``alpha="orders:0,1"``: thread 0 of that member owns these."""
+    found: dict[TopicPartition, ThreadId | None] = {}
+    for member, text in threads.items():
+        topic, _, numbers = text.partition(":")
+        found |= {TopicPartition(topic, int(n)): ThreadId({"a": A, "b": B}[member], 0) for n in numbers.split(",")}
+    return found
+
+
+def group(
+    *members: str,
+    partitions: int = 5,
+    owners: Mapping[TopicPartition, ThreadId | None] | None = None,
+    subscription: Subscription = ORDERS,
+) -> GroupPicture:
+    """Members that consume ``orders``, whose partitions broker 1 leads and broker 2 follows."""
+    topics = {"orders": dict.fromkeys(range(partitions), (1, 2))}
+    return GroupPicture("g", dict.fromkeys(members, subscription), topics, owners, frozenset({1, 2}))
+
+
+def of_0_7(*members: str) -> GroupPicture:
+    partitions: dict[int, tuple[int, ...]] = {
+        BrokerPartition(broker, n): (broker,) for broker in (0, 10) for n in range(2)
+    }
+    return GroupPicture("g", dict.fromkeys(members, ORDERS), {"orders": partitions}, None, frozenset({0, 10}))
+
+
+# --- what happens -------------------------------------------------------------------------------------
+
+
+def test_a_second_member_takes_the_last_partitions_from_the_first() -> None:
+    before = group(A, owners=owned(a="orders:0,1,2,3,4"))
+    found = predict(before, changes.member_joins(before, B, ORDERS), "range")
+    assert found.after == {**owned(a="orders:0,1,2", b="orders:3,4")}
+    assert found.seen
+    assert found.moves == Moves(kept=3, rethreaded=0, moved=2, gained=0, lost=0)
+
+
+def test_a_member_that_leaves_gives_all_to_the_others() -> None:
+    before = group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))
+    found = predict(before, changes.member_leaves(before, B), "range")
+    assert found.after == owned(a="orders:0,1,2,3,4")
+    assert found.moves == Moves(kept=3, rethreaded=0, moved=2, gained=0, lost=0)
+
+
+def test_what_nobody_owned_is_gained_and_what_is_owned_for_nothing_is_lost() -> None:
+    before = group(A, owners={**owned(a="orders:0,1"), TopicPartition("old", 0): ThreadId(A, 0)})
+    assert predict(before, before, "range").moves == Moves(kept=2, rethreaded=0, moved=0, gained=3, lost=1)
+
+
+def test_an_owner_that_cannot_be_read_is_nobodys_thread() -> None:
+    before = group(A, owners={**owned(a="orders:0,1,2,3"), TopicPartition("orders", 4): None})
+    assert predict(before, before, "range").moves == Moves(kept=4, rethreaded=0, moved=1, gained=0, lost=0)
+
+
+def test_without_owners_the_present_is_computed() -> None:
+    before = group(A, B)
+    found = predict(before, changes.member_leaves(before, A), "range")
+    assert not found.seen
+    assert found.before == owned(a="orders:0,1,2", b="orders:3,4")
+    assert found.after == owned(b="orders:0,1,2,3,4")
+
+
+def test_a_topic_that_grows_moves_neighbours_too() -> None:
+    before = group(A, B, partitions=4, owners=owned(a="orders:0,1", b="orders:2,3"))
+    found = predict(before, changes.topic_grows(before, "orders", 6), "range")
+    assert found.after == owned(a="orders:0,1,2", b="orders:3,4,5")
+    assert found.moves == Moves(kept=3, rethreaded=0, moved=1, gained=2, lost=0)
+
+
+def test_a_topic_that_is_made_is_consumed_where_a_pattern_selects_it() -> None:
+    before = group(A, subscription=Subscription.white_list("orders.*"))
+    after = changes.topic_grows(changes.topic_grows(before, "orders-eu", 1), "bills", 1)
+    assert assignment(after, "range") == {**owned(a="orders:0,1,2,3,4"), **owned(a="orders-eu:0")}
+
+
+def test_a_topic_that_is_deleted_is_lost() -> None:
+    before = group(A, owners=owned(a="orders:0,1,2,3,4"))
+    found = predict(before, changes.topic_is_deleted(before, "orders"), "range")
+    assert found.moves == Moves(kept=0, rethreaded=0, moved=0, gained=0, lost=5)
+    assert found.doubts == ("topic orders does not exist",)
+
+
+def test_a_broker_that_stops_moves_nothing_since_0_8() -> None:
+    before = group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))
+    after = changes.broker_leaves(before, 1)
+    assert predict(before, after, "range").moves.changed == 0
+    assert after.leaders == {TopicPartition("orders", n): 2 for n in range(5)}
+
+
+def test_without_any_broker_members_change_nothing() -> None:
+    before = group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))
+    after = changes.member_leaves(changes.broker_leaves(changes.broker_leaves(before, 1), 2), B)
+    found = predict(before, after, "range")
+    assert found.after == owned(a="orders:0,1,2")
+    assert found.doubts == ("no broker is alive: members change nothing",)
+
+
+def test_in_0_7_a_brokers_partitions_come_and_go_with_it() -> None:
+    before = of_0_7(A, B)
+    assert {tp.partition: owner.member_id for tp, owner in assignment(before, "clustered").items()} == {
+        BrokerPartition(0, 0): A,
+        BrokerPartition(0, 1): A,
+        BrokerPartition(10, 0): B,
+        BrokerPartition(10, 1): B,
+    }
+    gone = assignment(changes.broker_leaves(before, 0), "clustered")
+    assert [(str(tp.partition), owner.member_id) for tp, owner in gone.items()] == [("10-0", A), ("10-1", B)]
+    grown = changes.topic_grows(changes.broker_joins(before, 2), "orders", 1, broker=2)
+    assert [str(one) for one in grown.partitions["orders"]] == ["0-0", "0-1", "2-0", "10-0", "10-1"]
+
+
+def test_a_registration_that_cannot_be_read_stops_everybody_until_its_member_leaves() -> None:
+    broken = GroupPicture("g", {A: ORDERS, B: None}, {"orders": {0: ()}}, None, None)
+    with pytest.raises(AssignmentRefused) as refused:
+        assignment(broken, "range")
+    assert refused.value.what == f"member {B}"
+    assert assignment(changes.member_leaves(broken, "beta"), "range") == owned(a="orders:0")
+
+
+def test_owners_tell_the_strategy() -> None:
+    dealt = {TopicPartition("orders", n): ThreadId(m, 0) for n, m in enumerate([A, B, A, B, A])}
+    assert strategies_that_explain(group(A, B, owners=dealt)) == ["roundrobin"]
+    assert strategies_that_explain(group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))) == ["range"]
+    assert strategies_that_explain(group(A, owners=owned(a="orders:0,1,2,3,4"))) == ["range", "roundrobin"]
+    assert strategies_that_explain(group(A, owners=owned(a="orders:0"))) == []
+    assert strategies_that_explain(group(A)) == []
+
+
+def test_doubts_about_round_robin_are_said() -> None:
+    topics = {name: {0: ()} for name in ("Aa", "BB")}
+    both, one = Subscription.static({"Aa": 1, "BB": 1}), Subscription.static({"Aa": 1})
+    picture = GroupPicture("g", {A: both, B: one}, topics, None, None)
+    assert predict(picture, picture, "roundrobin").doubts == (
+        "topics Aa and BB hash alike: real members may swap their partitions",
+        f"members before Kafka 0.10.2 refuse these subscriptions: {B} differ",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda g: changes.member_joins(g, A, ORDERS), f"member {A}: is in the group already"),
+        (lambda g: changes.member_leaves(g, "gamma"), "member gamma: is not in group g"),
+        (lambda g: changes.topic_is_deleted(g, "bills"), "topic bills: is not one of the group's"),
+        (lambda g: changes.broker_leaves(g, 3), "broker 3: is not among the live brokers"),
+        (lambda g: changes.broker_joins(g, 2), "broker 2: is alive already"),
+        (lambda g: changes.topic_grows(g, "orders", 6, broker=1), "topic orders: its partitions belong to no broker"),
+        (
+            lambda g: changes.topic_grows(g, "orders", 4),
+            "topic orders: has 5 partitions, and none can be taken away (of 4, partition 4 would be gone)",
+        ),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused(change: object, told: str) -> None:
+    assert callable(change)
+    with pytest.raises(UsageError) as refused:
+        change(group(A, B))
+    assert str(refused.value) == told
+
+
+def test_a_partition_of_0_7_needs_its_broker() -> None:
+    with pytest.raises(UsageError) as refused:
+        changes.topic_grows(of_0_7(A), "orders", 3)
+    assert str(refused.value) == "topic orders: partitions of Kafka 0.7 belong to a broker"
+
+
+def test_a_newcomer_subscribes_as_the_others_do() -> None:
+    two, three = Subscription.static({"orders": 2}), Subscription.static({"orders": 3})
+    crowd = GroupPicture("g", {"g_a": two, "g_b": three, "g_c": two, "g_d": None}, {}, None, None)
+    assert changes.usual_subscription(crowd) == two
+    assert changes.with_streams(two, 5) == Subscription.static({"orders": 5})
+    differing = GroupPicture("g", {"g_a": two, "g_b": Subscription.white_list("orders")}, {}, None, None)
+    with pytest.raises(UsageError, match="its members subscribed to different topics"):
+        changes.usual_subscription(differing)
+    with pytest.raises(UsageError, match="has no member whose subscription a new one could take"):
+        changes.usual_subscription(GroupPicture("g", {}, {}, None, None))
+
+
+@pytest.mark.parametrize("name", [A, A.removeprefix("g_"), "alpha"])
+def test_a_member_is_named_by_its_id_or_its_host(name: str) -> None:
+    assert changes.member_named(group(A, B), name) == A
+
+
+def test_a_host_of_two_members_names_neither() -> None:
+    twin = A.replace("0a", "0c")
+    with pytest.raises(UsageError, match=f"member alpha: is on a host of several: {A}, {twin}"):
+        changes.member_named(group(A, twin), "alpha")
+
+
+def test_partitions_are_written_in_few_words() -> None:
+    numbers = [0, 1, 2, 5, 7, 8]
+    assert as_ranges(TopicPartition("t", n) for n in reversed(numbers)) == "t:0-2,5,7-8"
+    assert as_ranges([TopicPartition("b", 3), TopicPartition("a", 0)]) == "a:0 b:3"
+    assert as_ranges(TopicPartition("t", BrokerPartition(1, n)) for n in range(3)) == "t:1-0,1-1,1-2"
+    assert as_ranges([]) == ""
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+names = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/"), min_size=1, max_size=8)
+numbers = st.integers(0, 60) | st.builds(BrokerPartition, st.integers(0, 12), st.integers(0, 12))
+subscriptions = st.none() | st.builds(
+    Subscription,
+    st.sampled_from(["static", "white_list", "black_list"]),
+    st.dictionaries(names, st.integers(0, 9), min_size=1, max_size=3),
+)
+threads = st.none() | st.builds(ThreadId, names, st.integers(0, 99))
+pictures = st.builds(
+    GroupPicture,
+    names,
+    st.dictionaries(names, subscriptions, max_size=4),
+    st.dictionaries(names, st.dictionaries(numbers, st.lists(st.integers(0, 9), max_size=3).map(tuple)), max_size=3),
+    st.none() | st.dictionaries(st.builds(TopicPartition, names, numbers), threads, max_size=6),
+    st.none() | st.frozensets(st.integers(0, 99)),
+)
+
+
+@given(pictures)
+def test_a_saved_picture_is_read_as_it_was(picture: GroupPicture) -> None:
+    assert decode("f", encode(picture, 1700000000000)) == picture
+
+
+@given(st.binary(max_size=60) | pictures.map(lambda one: encode(one, 0)), st.integers(0, 400), st.integers(0, 255))
+def test_a_damaged_file_is_a_typed_error_or_another_picture(data: bytes, at: int, byte: int) -> None:
+    damaged = data[:at] + bytes([byte]) + data[at + 1 :]
+    try:
+        assert isinstance(decode("f", damaged), GroupPicture)
+    except (MalformedData, UnknownVersion, UsageError) as refused:
+        assert refused.what.startswith(("file f", "group "))
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ([1], "is a list, but not of members as zk members --format json prints them"),
+        ({}, "is neither a group that zk rebalance saved, nor what zk members --format json prints"),
+        ({"group": 1}, "its 'group' is not a text"),
+        ({"members": []}, "its 'members' is not an object"),
+        ({"members": {"m": 1}}, "member m has no 'subscription' of topics and numbers"),
+        ({"topics": {"t": {"x": []}}}, "topic t has a partition 'x'"),
+        ({"topics": {"t": {"0": "x"}}}, "topic t has a partition 0 whose brokers are not a list of numbers"),
+        ({"owners": {"t": {"0": 1}}}, "the owners of topic t are not a map from partitions to threads"),
+        ({"owners": {"t": {"0": "x"}}}, "an owner of topic t, 'x', is not CONSUMER-THREAD"),
+        ({"brokers": [None]}, "its 'brokers' are not a list of numbers"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(document: object, why: str) -> None:
+    whole = {"format": "offsetmgr-group", "version": 1, "group": "g", "members": {}, "topics": {}, "owners": None}
+    changed = {**whole, **document} if isinstance(document, dict) and document else document
+    with pytest.raises(MalformedData) as refused:
+        decode("f", json.dumps(changed).encode())
+    assert refused.value.why == why
+
+
+def test_an_unknown_version_of_a_file_is_named() -> None:
+    with pytest.raises(UnknownVersion, match="file f: is of version 2; known: 1"):
+        decode("f", b'{"format": "offsetmgr-group", "version": 2}')
+
+
+LISTED = [
+    {"group": "g", "member_id": A, "pattern": "static", "subscription": "orders=1"},
+    {"group": "g", "member_id": B, "pattern": "white_list", "subscription": "(?=o)orders=2"},
+    {"group": "h", "member_id": "h_x", "pattern": None, "subscription": None},
+]
+
+
+def test_what_zk_members_prints_is_a_picture_without_topics_and_owners() -> None:
+    found = decode("f", json.dumps(LISTED).encode(), "g")
+    assert found == GroupPicture("g", {A: ORDERS, B: Subscription("white_list", {"(?=o)orders": 2})}, {}, None, None)
+    with pytest.raises(UsageError, match="file f: has 2 groups"):
+        decode("f", json.dumps(LISTED).encode())
+    with pytest.raises(UsageError, match="group i: is not in f"):
+        decode("f", json.dumps(LISTED).encode(), "i")
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def saved(folder: Path, picture: GroupPicture) -> str:
+    path = folder / "group.json"
+    path.write_bytes(encode(picture, 1700000000000))
+    return str(path)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert run(["zk", "rebalance", *arguments]) == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_the_table_shows_each_member_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(tmp_path, group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4")))
+    out, told = printed(capsys, "--from-file", file, "--simulate", "--join", "g_x:2", "--leave", "beta")
+    titles = "MEMBER-ID CHANGE BEFORE AFTER KEPT GAINED GIVEN-UP PARTITIONS-BEFORE PARTITIONS-AFTER"
+    assert [line.split() for line in out.splitlines()] == [
+        titles.split(" "),
+        [A, "-", "3", "2", "2", "0", "1", "orders:0-2", "orders:0-1"],
+        [B, "leaves", "2", "0", "0", "0", "2", "orders:3-4", "-"],
+        ["g_x", "joins", "0", "3", "0", "3", "0", "-", "orders:2-4"],
+    ]
+    assert told == "strategy range (as the owners show); 5 partitions: 2 stay, 3 move to another member\n"
+
+
+def test_json_of_partitions_says_what_becomes_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(tmp_path, group(A, B, partitions=2, owners=owned(a="orders:0")))
+    out, told = printed(capsys, "--from-file", file, "--simulate", "--partitions", "--format", "json")
+    assert json.loads(out) == [
+        {"topic": "orders", "partition": 0, "before": f"{A}-0", "after": f"{A}-0", "change": "kept"},
+        {"topic": "orders", "partition": 1, "before": None, "after": f"{B}-0", "change": "gained"},
+    ]
+    assert told == (
+        "strategy range (the default; the owners do not show which); 2 partitions: 1 stay, 1 had no owner\n"
+    )
+
+
+def test_a_new_members_id_is_made_as_the_member_would_make_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its place among the others depends on it: two on one host come after those that run there already."""
+    file = saved(tmp_path, group(A, owners=owned(a="orders:0,1,2,3,4")))
+    started = time.time_ns() // 1_000_000
+    out, _ = printed(
+        capsys, "--from-file", file, "--simulate", "--join", "alpha", "--join", "alpha:1", "--format", "json"
+    )
+    rows: list[Mapping[str, object]] = json.loads(out)
+    host, millis, end = str(rows[1]["member_id"]).split("-")
+    assert (host, end, rows[2]["member_id"]) == ("g_alpha", "00000000", f"g_alpha-{millis}-00000001")
+    assert started <= int(millis) <= time.time_ns() // 1_000_000
+    assert [row["partitions_after"] for row in rows] == ["orders:0-1", "orders:2-3", "orders:4"]
+
+
+def test_owned_as_divided_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(tmp_path, group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4")))
+    out, told = printed(capsys, "g", "--from-file", file, "--format", "csv")
+    assert out.splitlines() == [
+        "member_id,note,owned,due,right,missing,wrong,partitions_owned,partitions_due",
+        f"{A},,3,3,3,0,0,orders:0-2,orders:0-2",
+        f"{B},,2,2,2,0,0,orders:3-4,orders:3-4",
+    ]
+    assert told == "strategy range (as the owners show); 5 partitions: 5 owned as they should be\n"
+
+
+def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    owners = {**owned(a="orders:0,1,2,3"), TopicPartition("orders", 3): ThreadId("g_dead", 0)}
+    file = saved(tmp_path, group(A, B, owners=owners))
+    out, told = printed(capsys, "--group", "g", "--from-file", file, code=1)
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        [A, "-", "3", "3", "3", "0", "0", "orders:0-2", "orders:0-2"],
+        [B, "-", "0", "2", "0", "2", "0", "-", "orders:3-4"],
+        ["g_dead", "is", "no", "live", "member", "1", "0", "0", "0", "1", "orders:3", "-"],
+    ]
+    assert told == (
+        "strategy range (the default; the owners do not show which); 5 partitions: 3 owned as they should be, "
+        "1 another member's due, 1 without an owner: nobody consumes them\n"
+    )
+
+
+def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "members.json"
+    file.write_text(json.dumps(LISTED[:1]))
+    out, told = printed(capsys, "--from-file", str(file), "--simulate", "--grow", "orders=3", "--format", "csv")
+    assert out.splitlines()[1:] == [f"{A},,0,3,0,3,0,,orders:0-2"]
+    assert told.splitlines()[0] == "before: computed, for the file does not say who owns what"
+    _, told = printed(capsys, "--from-file", str(file), "--simulate", "--format", "csv")
+    assert told.splitlines()[-1] == "topic orders does not exist"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["g", "--join", "x"], "error: zk rebalance: what happens is only simulated"),
+        (["g", "--group", "h"], "error: which group?: both g and --group h are given"),
+        (["h"], "error: group h: is not the one in FILE, which is g"),
+        (["--simulate", "--like", "alpha"], "error: --like and --topic: say what those that join subscribe to"),
+        (["--simulate", "--join", "x:none"], "error: --join x:none: 'none' is no number"),
+        (["--simulate", "--join", ":2"], "error: --join: no host is named"),
+        (["--simulate", "--join", "x:0"], "error: 0 streams: a member needs one stream or more"),
+        (["--simulate", "--grow", "orders"], "error: --grow orders: is not TOPIC=N"),
+        (["--simulate", "--strategy", "sticky"], "error: strategy 'sticky': is unknown"),
+    ],
+)
+def test_wrong_usage_is_told(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved(tmp_path, group(A, owners={}))
+    _, found = printed(capsys, *arguments, "--from-file", file, code=2)
+    assert found.splitlines()[0].replace(file, "FILE") == told
