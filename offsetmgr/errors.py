@@ -291,6 +291,20 @@ class UnequalSubscriptions(AssignmentRefused):
 # --- migration -----------------------------------------------------------------------------------
 
 
+class LimitUnknown(OffsetMgrError):
+    """Which period is open has not been read yet: it is unknown, not 0."""
+
+    retriable = True
+
+
+class LateRecord(OffsetMgrError):
+    """A record of a period that its partition has finished, or that was closed before."""
+
+
+class OldMembers(OffsetMgrError):
+    """Nodes in a form whose writers know nothing of what guards ours: nobody may run beside them."""
+
+
 class PlanError(OffsetMgrError):
     """A plan cannot be used: damaged, of an unknown version, or made for other clusters (rule 8)."""
 

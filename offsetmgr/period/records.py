@@ -67,6 +67,16 @@ class ProgressNode:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberNode:
+    """``members/MEMBER``: who is there, and for what."""
+
+    host: str
+    process: int
+    owned: frozenset[TopicPartition]
+    """The partitions that it consumes; said so that a stuck one has somebody to ask."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedPeriod:
     """``history/NUMBER``: a period that every partition has finished. Times by the leaders' clocks, in ms."""
 
@@ -145,6 +155,16 @@ def decode_progress(path: str, data: bytes) -> ProgressNode:
                 raise node.broken(f"says of {partition} twice what it has finished")
             finished[partition] = int(name)
     return ProgressNode(node.text("member"), node.number("epoch"), finished, frozenset(node.partitions("idle")))
+
+
+def encode_member(node: MemberNode) -> bytes:
+    return _bytes({"host": node.host, "process": node.process, "owned": _runs(node.owned)})
+
+
+def decode_member(path: str, data: bytes) -> MemberNode:
+    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
+    node = _Node(path, data)
+    return MemberNode(node.text("host"), node.number("process"), frozenset(node.partitions("owned")))
 
 
 def encode_closed(node: ClosedPeriod) -> bytes:

@@ -1,0 +1,192 @@
+"""Members of one run on real ZooKeeper: in step, through crashes, growth, and the original's nodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from offsetmgr.errors import Conflict, LateRecord, OldMembers, TimedOut
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.barrier import Verdict
+from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.room import Room
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.membership import ensure
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create
+
+pytestmark = pytest.mark.servers
+
+HOURLY = Schedule(1_000, 100)
+A = [TopicPartition("a", n) for n in range(8)]
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest) -> str:
+    return f"/periods-{request.node.name.replace('[', '-').replace(']', '')}-{time.time_ns()}"
+
+
+@pytest.fixture
+def session(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperSession]:
+    with ZookeeperSession(zookeeper.connect) as session:
+        yield session
+
+
+class Run:
+    """Members of one root, in threads; ``partitions`` is what there is."""
+
+    def __init__(self, zookeeper: ZooKeeperServer, root: str) -> None:
+        self._zookeeper = zookeeper
+        self.root = root
+        self.partitions = list(A)
+        self.members: list[PeriodCoordinator] = []
+
+    def member(self, name: str, owned: list[TopicPartition], **options: object) -> PeriodCoordinator:
+        found = PeriodCoordinator(
+            self._zookeeper.connect,
+            self.root,
+            name,
+            HOURLY,
+            lambda: self.partitions,
+            owned=owned,
+            session_timeout_ms=4_000,
+            **options,  # type: ignore[arg-type]
+        )
+        self.members.append(found)
+        return found.start()
+
+
+@pytest.fixture
+def run(zookeeper: ZooKeeperServer, root: str) -> Iterator[Run]:
+    run = Run(zookeeper, root)
+    yield run
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(PeriodCoordinator.stop, run.members))
+
+
+def test_nobody_starts_a_period_before_everybody_has_finished_the_one_before(run: Run) -> None:
+    members = [run.member(f"m{n}", A[n::4]) for n in range(4)]
+    log: list[tuple[str, int]] = []
+
+    def consume(member: PeriodCoordinator) -> None:
+        for number in range(5):
+            log.append(("start", number))
+            mine = sorted(member._owned)
+            assert all(member.check_limit(1_000 + number * 100, tp) for tp in mine)
+            assert not any(member.check_limit(1_100 + number * 100, tp) for tp in mine)
+            log.append(("end", number))
+            assert member.current_period_complete(mine, timeout=20).number == number + 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(consume, members))
+    assert [event for event in log if event[0] == "end"] == [("end", n) for n in range(5) for _ in range(4)]
+    for number in range(1, 5):
+        assert log.index(("start", number)) > max(at for at, e in enumerate(log) if e == ("end", number - 1))
+
+
+def test_a_partition_that_has_finished_waits_while_the_others_of_its_member_go_on(run: Run) -> None:
+    member = run.member("m", A)
+    assert member.paused() == []
+    assert member.finished(A[:2]) == {A[0]: Verdict.COUNTED, A[1]: Verdict.COUNTED}
+    assert member.paused() == A[:2]
+    assert member.check_limit(1_050, A[2])
+    with pytest.raises(LateRecord):
+        member.check_limit(1_050, A[0])
+    with pytest.raises(Conflict, match="a-2"):
+        member.current_period_complete(A[:2])
+    assert member.current_period_complete(A[2:]).number == 1
+    assert member.paused() == []
+    with pytest.raises(LateRecord):
+        member.check_limit(1_099, A[0])
+
+
+def test_whoever_jumps_over_a_period_or_reports_late_is_told(run: Run) -> None:
+    member = run.member("m", A)
+    assert set(member.finished(A, 1).values()) == {Verdict.JUMPED}
+    assert set(member.finished(A, 0).values()) == {Verdict.COUNTED}
+    member.wait(0, 20)
+    assert set(member.finished(A, 0).values()) == {Verdict.REPEATED}
+    assert member.finished([TopicPartition("new", 0)], 0) == {TopicPartition("new", 0): Verdict.LATE}
+
+
+def test_a_topic_that_grows_in_the_middle_of_a_period_joins_at_the_next(run: Run) -> None:
+    member = run.member("m", A)
+    new = TopicPartition("a", 8)
+    run.partitions = [*A, new]
+    member.own(run.partitions)
+    time.sleep(1.1)  # what there is counts as known for a second
+    assert not member.check_limit(1_050, new)
+    assert member.current_period_complete(A, timeout=20).number == 1
+    until(lambda: member.check_limit(1_150, new))
+    with pytest.raises(TimedOut):
+        member.finished(A)
+        member.wait(1, 0.5)
+    member.finished([new])
+    assert member.wait(1, 20).number == 2
+
+
+def test_the_work_of_a_member_that_left_counts_and_another_goes_on_where_it_was(run: Run) -> None:
+    first, second = run.member("m1", A[:4]), run.member("m2", A[4:])
+    first.finished(A[:3])
+    first.stop()
+    second.own(A)
+    until(lambda: second.paused() == A[:3])
+    assert second.current_period_complete(A[3:], timeout=20).number == 1, "the oldest was the leader and is gone"
+    second.stop()
+    third = run.member("m3", A)
+    open_ = third.open_period()
+    assert open_ is not None and open_.period.number == 1, "never again the first"
+
+
+def test_a_wait_can_be_cancelled_and_ends_with_its_time(run: Run) -> None:
+    member = run.member("m", A)
+    cancel = threading.Event()
+    threading.Timer(0.1, cancel.set).start()
+    with pytest.raises(TimedOut, match="cancelled"):
+        member.wait(0, 20, cancel)
+    with pytest.raises(TimedOut, match="still open"):
+        member.wait(0, 0.05)
+
+
+def test_partitions_without_records_do_not_hold_the_barrier(run: Run) -> None:
+    member = run.member("m", A[:6], idle=lambda period, held: [tp for tp in held if tp in A[6:]])
+    assert member.current_period_complete(A[:6], timeout=20).number == 1
+
+
+def test_nobody_runs_beside_members_that_write_the_originals_form(
+    run: Run, root: str, session: ZookeeperSession
+) -> None:
+    ensure(session, [root])
+    session.transaction([Create(f"{root}/coordinator", b"1525741823119")])
+    with pytest.raises(OldMembers, match="original"):
+        run.member("m", A)
+
+
+def test_a_run_that_is_stopped_lets_nobody_wait(run: Run, session: ZookeeperSession) -> None:
+    member = run.member("m", A)
+    room = Room(session, run.root)
+    assert room.end(room.read(), "aborted by hand")
+    with pytest.raises(Conflict, match="aborted by hand"):
+        member.wait(0, 20)
+
+
+def test_history_says_who_finished_what(run: Run, session: ZookeeperSession) -> None:
+    members = [run.member("m1", A[:4]), run.member("m2", A[4:])]
+    for member in members:
+        member.finished(member._owned)
+    members[0].wait(0, 20)
+    (closed,) = Room(session, run.root).history().values()
+    assert closed.by == {"m1": frozenset(A[:4]), "m2": frozenset(A[4:])}
+    assert (closed.period.number, closed.leader) == (0, "m1")
