@@ -242,8 +242,8 @@ def _decoded(read: Read | OffsetMgrError) -> Fetched | OffsetMgrError:
     records: list[Record] = []
     following = read.offset
     try:
-        for batch in batches(read.slice.data):
-            records += (record for record in batch.records if record.offset >= read.offset)
+        for batch in batches(read.slice.data, read.offset):
+            records += batch.records
             following = max(following, batch.last_offset + 1)
     except (Unreadable, UnknownVersion) as error:
         if following == read.offset:

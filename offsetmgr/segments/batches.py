@@ -72,8 +72,9 @@ class Batch(NamedTuple):
     records: list[Record]
 
 
-def batches(data: bytes) -> Iterator[Batch]:
-    """The whole batches in a slice of a log that begins where a batch does.
+def batches(data: bytes, first: int = 0) -> Iterator[Batch]:
+    """The whole batches in a slice of a log that begins where a batch does; of their records those from offset
+    ``first`` on.
 
     Raises `Unreadable` for one whose checksum or structure is wrong, `UnknownVersion` for a format that we do not
     know: those before it have been yielded by then.
@@ -89,9 +90,9 @@ def batches(data: bytes) -> Iterator[Batch]:
         magic = data[at + _MAGIC_AT]
         try:
             if magic < 2:
-                yield _legacy_batch(data, at, end)
+                yield _legacy_batch(data, at, end, first)
             elif magic == 2:
-                yield _batch(data, at, end)
+                yield _batch(data, at, end, first)
             else:
                 raise UnknownVersion(f"batch at offset {offset}", f"message format {magic} is not known")
         except (struct.error, IndexError, ValueError) as error:
@@ -107,7 +108,7 @@ def begins_with_a_whole_batch(data: bytes) -> bool:
 # --- magic 2 --------------------------------------------------------------------------------------
 
 
-def _batch(data: bytes, start: int, end: int) -> Batch:
+def _batch(data: bytes, start: int, end: int, first: int) -> Batch:
     (base,) = _INT64.unpack_from(data, start)
     what = f"batch at offset {base}"
     if end - start - _LOG_OVERHEAD < _BATCH_SMALLEST:
@@ -119,17 +120,23 @@ def _batch(data: bytes, start: int, end: int) -> Batch:
     codec = attributes & CODEC
     control = bool(attributes & _CONTROL)
     records: list[Record] = []
-    if not control:
+    if not control and base + last_delta >= first:
         body = decompress(codec, data[start + _LOG_OVERHEAD + _BATCH_SMALLEST : end], what)
         appended = largest_time if attributes & _LOG_APPEND_TIME else None
-        records = _records(body, count, base, first_time, appended, what)
+        records = _records(body, count, base, first, first_time, appended, what)
     return Batch(base, base + last_delta, magic, codec, bool(attributes & _TRANSACTIONAL), control, records)
 
 
-def _records(body: bytes, count: int, base: int, first_time: int, appended: int | None, what: str) -> list[Record]:
-    """``appended`` is the time at which the broker appended them, where it is their timestamp."""
+def _records(
+    body: bytes, count: int, base: int, first: int, first_time: int, appended: int | None, what: str
+) -> list[Record]:
+    """``appended`` is the time at which the broker appended them, where it is their timestamp.
+
+    Short keys and values are read here and not in `_octets`: a batch may have thousands of records.
+    """
     records = []
     at = 0
+    by_broker = appended is not None
     for _ in range(count):
         size, at = _varint(body, at)
         end = at + size
@@ -137,17 +144,31 @@ def _records(body: bytes, count: int, base: int, first_time: int, appended: int 
             raise Unreadable(what, f"a record of {size} bytes does not fit in it")
         time_delta, at = _varint(body, at + 1)
         offset_delta, at = _varint(body, at)
-        key, at = _octets(body, at)
-        value, at = _octets(body, at)
-        number, at = _varint(body, at)
+        if base + offset_delta < first:
+            at = end
+            continue
+        if (byte := body[at]) < 0x80 and not byte & 1:
+            at += 1
+            key: bytes | None = body[at : at + (byte >> 1)]
+            at += byte >> 1
+        else:
+            key, at = _octets(body, at)
+        if (byte := body[at]) < 0x80 and not byte & 1:
+            at += 1
+            value: bytes | None = body[at : at + (byte >> 1)]
+            at += byte >> 1
+        else:
+            value, at = _octets(body, at)
         headers: tuple[Header, ...] = ()
-        if number:
+        if body[at]:
+            number, at = _varint(body, at)
             headers, at = _headers(body, at, number)
+        else:
+            at += 1
         if at != end:
             raise Unreadable(what, "a record in it is longer or shorter than it says")
         time = first_time + time_delta if appended is None else appended
-        timestamp = None if time < 0 else time
-        records.append(Record(base + offset_delta, timestamp, key, value, headers, appended is not None))
+        records.append(Record(base + offset_delta, None if time < 0 else time, key, value, headers, by_broker))
     if at != len(body):
         raise Unreadable(what, f"{len(body) - at} bytes follow its {count} records")
     return records
@@ -202,7 +223,7 @@ class _Message(NamedTuple):
     value: bytes | None
 
 
-def _legacy_batch(data: bytes, start: int, end: int) -> Batch:
+def _legacy_batch(data: bytes, start: int, end: int, first: int) -> Batch:
     (offset,) = _INT64.unpack_from(data, start)
     outer = _message(data, start + _LOG_OVERHEAD, end, f"message at offset {offset}")
     codec = outer.attributes & CODEC
@@ -211,7 +232,9 @@ def _legacy_batch(data: bytes, start: int, end: int) -> Batch:
         records = [Record(offset, outer.timestamp, outer.key, outer.value, (), appended)]
     else:
         records = _inner(outer, offset, codec, appended)
-    return Batch(records[0].offset, offset, outer.magic, codec, transactional=False, control=False, records=records)
+    base = records[0].offset
+    records = [record for record in records if record.offset >= first]
+    return Batch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool) -> list[Record]:

@@ -201,6 +201,21 @@ def test_a_batch_that_compaction_emptied_still_says_where_to_go_on() -> None:
     assert (found.records, found.base_offset, found.last_offset) == ([], 4, 13)
 
 
+def test_records_from_an_offset_on() -> None:
+    written = [record(n, b"k%d" % n, b"v", []) for n in range(5)]
+    inner = b"".join(message(1, n, b"k%d" % n, b"v") for n in range(5))
+    for data in (
+        batch(10, written),
+        batch(10, written, attributes=1, compress=gzip.compress),
+        message(1, 14, None, gzip.compress(inner), attributes=1),
+        b"".join(message(1, 10 + n, b"k%d" % n, b"v") for n in range(5)),
+    ):
+        for first in range(9, 17):
+            found = list(batches(data, first))
+            assert [r.offset for b in found for r in b.records] == [n for n in range(10, 15) if n >= first]
+            assert (found[0].base_offset, found[-1].last_offset) == (10, 14)
+
+
 @pytest.mark.parametrize("cut", [1, 11, 12, 16, 17, 40, 60])
 def test_what_is_not_whole_at_the_end_is_left_out(cut: int) -> None:
     first, second = message(1, 0, b"k", b"v"), batch(1, [record(0, b"k", b"v", [])])
