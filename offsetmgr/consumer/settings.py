@@ -38,7 +38,7 @@ class ConsumerSettings:
     hand_over_ms: int = 3000
     """How long the message in a reader's hand may delay the giving up of its partition. If the reader takes longer,
     the next owner gets this message again."""
-    release_delay_ms: int = 250
+    release_delay_ms: int = 1000
     """How long a partition is kept after its last commit, for old consumers that read its offset before claiming it."""
     refresh_ms: int = 600_000
     """How often unchanged offsets are committed again to a store that forgets old ones (Kafka)."""

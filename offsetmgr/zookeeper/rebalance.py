@@ -78,7 +78,7 @@ class Timing:
     backoff_ms: int = 500
     max_retries: int = 4
     settle_ms: int = 50
-    release_delay_ms: int = 250
+    release_delay_ms: int = 1000
 
 
 class Member:

@@ -1,0 +1,288 @@
+"""A group of Python members and real old consumers under change, and what is asked of it after each change."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from members import AnyMember, PythonMember
+from ownership_checker import Handed, Verdict, judge
+from zookeeper_history import group_history
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
+from offsetmgr.sandbox.oldconsumer import OldConsumer
+from offsetmgr.zookeeper.assignors import assignor_named
+from offsetmgr.zookeeper.membership import look
+from offsetmgr.zookeeper.ownership import owners
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+SESSION_MS: Final = 4000
+OWNED_WITHIN_S: Final = 10.0
+_CHROOT: Final = "/kafka"
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.05)  # between looks, never instead of one
+
+
+class SharedGroup:
+    """One group on the topics that match ``PREFIX-.*``, which a producer fills without a pause."""
+
+    def __init__(
+        self, folder: Path, zookeeper: ZooKeeperServer, brokers: list[KafkaBroker], name: str, strategy: str
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.strategy = strategy
+        self.members: list[AnyMember] = []
+        self.gone: list[AnyMember] = []
+        self.ids: dict[AnyMember, str] = {}
+        self.took: list[tuple[str, float]] = []
+        """Each event, and the seconds from its last session's end (or from the event) until all was owned."""
+        self._zookeeper = zookeeper
+        self._brokers = brokers
+        self._bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        self._connect = f"{zookeeper.connect}{_CHROOT}"
+        self._session = ZookeeperSession(self._connect)
+        self._admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        self._partitions: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._started = 0
+        self._producing: threading.Thread | None = None
+
+    # --- topics and messages ------------------------------------------------------------------------
+
+    def create_topic(self, suffix: str, partitions: int) -> None:
+        topic = f"{self.name}-{suffix}"
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=len(self._brokers))
+        self._admin.create_topics([wanted], operation_timeout=20)[topic].result(30)
+        self._partitions = {**self._partitions, topic: partitions}
+
+    def grow(self, suffix: str) -> None:
+        topic = f"{self.name}-{suffix}"
+        more = self._partitions[topic] + 2
+        self._admin.create_partitions([NewPartitions(topic, more)], operation_timeout=20)[topic].result(30)
+        self._partitions = {**self._partitions, topic: more}
+
+    @contextmanager
+    def traffic(self, per_second: int = 200) -> Iterator[None]:
+        """Messages to all partitions in turn, as long as the block lasts."""
+
+        def produce() -> None:
+            producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "enable.idempotence": True})
+            number = 0
+            while not self._stop.wait(0.1):
+                places = [(topic, p) for topic, count in self._partitions.items() for p in range(count)]
+                for _ in range(per_second // 10):
+                    topic, partition = places[number % len(places)]
+                    number += 1
+                    with contextlib.suppress(KafkaException):  # a new partition that it has not heard of yet
+                        producer.produce(topic, b"%d" % number, partition=partition)
+                producer.poll(0)
+            assert producer.flush(60) == 0
+
+        producing = threading.Thread(target=produce)
+        producing.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            producing.join()
+
+    # --- members ------------------------------------------------------------------------------------
+
+    def python(self) -> PythonMember:
+        return PythonMember(
+            self._next_folder(),
+            zookeeper=self._connect,
+            bootstrap=self._bootstrap,
+            group=self.name,
+            topic=f"white_list:{self.name}-.*",
+            strategy=self.strategy,
+            settings={"zookeeper_session_timeout_ms": SESSION_MS},
+        )
+
+    def java(self) -> OldConsumer:
+        return OldConsumer(
+            self._next_folder(),
+            zookeeper=self._connect,
+            group=self.name,
+            topic=f"white_list:{self.name}-.*",
+            extra={
+                "zookeeper.session.timeout.ms": SESSION_MS,
+                "partition.assignment.strategy": self.strategy,
+                "rebalance.backoff.ms": 300,
+                "rebalance.max.retries": 50,
+            },
+        )
+
+    def _next_folder(self) -> Path:
+        self._started += 1
+        return self.folder / f"member{self._started}"
+
+    def start(self, *members: AnyMember) -> None:
+        with ThreadPoolExecutor(len(members)) as pool:
+            for member in pool.map(lambda one: one.start(), members):
+                self.members.append(member)
+                self.ids[member] = member.member_id
+
+    # --- events -------------------------------------------------------------------------------------
+
+    def event(self, what: str, act: Callable[[], object]) -> None:
+        """Carries out a change; then all partitions must soon be owned as the assignment says, each once."""
+        began = time.time_ns() // 1_000_000
+        act()
+        done = time.time_ns() // 1_000_000
+        wait_for(self.settled, f"{self.strategy}: all owned after: {what}", 60)
+        now = time.time_ns() // 1_000_000
+        history = group_history(self._zookeeper.folder / "data", _CHROOT, self.name)
+        last_end = max((when for when, _ in history.session_ends.values() if when >= began), default=done)
+        took = (now - max(last_end, done)) / 1000
+        self.took.append((what, took))
+        assert took <= OWNED_WITHIN_S, f"{what}: {took:.1f} s until all partitions were owned"
+
+    def settled(self) -> bool:
+        """Whether the live members are those that should live, and own what the assignment gives them, all of it."""
+        try:
+            picture = look(self._session, self.name)
+            held = owners(self._session, self.name)
+        except OffsetMgrError:
+            return False
+        if set(picture.members) != {self.ids[member] for member in self.members}:
+            return False
+        expected = assignor_named(self.strategy).assign(picture.streams, picture.partitions)
+        if sum(map(len, picture.partitions.values())) != sum(self._partitions.values()):
+            return False
+        return {tp: (owner.member_id, owner.thread) for tp, owner in held.items()} == {
+            tp: (thread.member_id, thread.thread) for tp, thread in expected.items()
+        }
+
+    def leave(self, member: AnyMember) -> None:
+        member.stop()
+        self._remove(member)
+
+    def kill(self, member: AnyMember) -> None:
+        member.kill()
+        self._remove(member)
+
+    def expire(self, member: AnyMember) -> None:
+        """Frozen until ZooKeeper has given its session up, then woken: it registers anew."""
+        before = self._registered(member)
+        member.freeze()
+        try:
+            wait_for(lambda: self._registered(member) is None, "the session's end", 30)
+            self._remove(member)
+            wait_for(self.settled, "the others have taken over", 30)
+        finally:
+            member.thaw()
+        wait_for(lambda: self._registered(member) not in (None, before), "a new registration", 30)
+        self.gone.remove(member)
+        self.members.append(member)
+
+    def _registered(self, member: AnyMember) -> int | None:
+        node = self._session.get(f"/consumers/{self.name}/ids/{self.ids[member]}")
+        return None if node is None else node.czxid
+
+    def _remove(self, member: AnyMember) -> None:
+        self.members.remove(member)
+        self.gone.append(member)
+
+    def verified_by_kafka(self) -> bool:
+        """What kafka.tools.VerifyConsumerRebalance says."""
+        arguments = ["--zookeeper.connect", self._connect, "--group", self.name]
+        return "successful" in java_tool("kafka-0.10.2", "kafka.tools.VerifyConsumerRebalance", arguments).stdout
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def handed(self) -> list[Handed]:
+        """Every message that any member has handed out."""
+        return [
+            Handed(
+                self.ids[member],
+                isinstance(member, OldConsumer),
+                TopicPartition(m.topic, m.partition),
+                m.offset,
+                m.time_ms,
+            )
+            for member in (*self.members, *self.gone)
+            if member in self.ids
+            for m in member.messages()
+        ]
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        partitions = [TopicPartition(topic, p) for topic, count in self._partitions.items() for p in range(count)]
+        with KafkaCluster(self._bootstrap) as cluster:
+            found = cluster.log_ranges(partitions)
+        ends: dict[TopicPartition, int] = {}
+        for partition, log in found.items():
+            assert isinstance(log, LogRange), log
+            ends[partition] = log.end
+        return ends
+
+    def verdict(self) -> Verdict:
+        """Waits until everything that was produced has been consumed, lets all members leave, and judges."""
+        ends = self.ends()
+
+        def all_consumed() -> bool:
+            return len({(one.partition, one.offset) for one in self.handed()}) >= sum(ends.values())
+
+        with contextlib.suppress(AssertionError):  # the verdict says what is lost
+            wait_for(all_consumed, "everything consumed", 30)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda one: one.stop(), self.members))
+        return judge(group_history(self._zookeeper.folder / "data", _CHROOT, self.name), self.handed(), ends)
+
+    def close(self) -> None:
+        self._stop.set()
+        for member in (*self.members, *self.gone):
+            member.kill()
+        self._session.close()
+
+
+def events_of(
+    group: SharedGroup, brokers: list[KafkaBroker], dice: random.Random, count: int
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """So many changes, each kind in turn, members chosen by the dice; the scarcer kind of member is spared."""
+    kinds = ["kill", "expire", "grow", "new topic", "broker leaves", "broker comes", "leave", "join"]
+    new_topics = 0
+    for number in range(count):
+        kind = kinds[number % len(kinds)]
+        pythons = [member for member in group.members if isinstance(member, PythonMember)]
+        others = [member for member in group.members if isinstance(member, OldConsumer)]
+        chosen = dice.choice(pythons if (len(pythons), dice.random()) > (len(others), 0.5) else others)
+        said = re.sub("Member|Consumer", "", type(chosen).__name__).lower()
+        match kind:
+            case "kill":
+                yield f"a {said} member is killed", lambda member=chosen: group.kill(member)
+            case "leave":
+                yield f"a {said} member leaves", lambda member=chosen: group.leave(member)
+            case "expire":
+                yield f"a {said} member is frozen past its session", lambda member=chosen: group.expire(member)
+            case "grow":
+                yield "a topic grows", lambda: group.grow("small")
+            case "new topic":
+                new_topics += 1
+                yield "a new topic matches", lambda n=new_topics: group.create_topic(f"new{n}", 2)
+            case "broker leaves":
+                yield "a broker leaves", brokers[-1].stop
+            case "broker comes":
+                yield "a broker comes", brokers[-1].start
+            case "join":
+                fresh = [group.python(), group.java()]
+                yield "a Python member and an old one join", lambda members=fresh: group.start(*members)

@@ -1,0 +1,183 @@
+"""Streams of a consumer: what counts as handed out, what as done, and what stops when a partition is given up."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from offsetmgr.consumer.streams import Desk, Holding, Message, MessageStream
+from offsetmgr.errors import Unreadable
+from offsetmgr.model import ABSENT, TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def message(offset: int, partition: int = 0) -> Message:
+    return Message("t", partition, offset, None, b"v", None)
+
+
+def a_desk(*partitions: TopicPartition) -> tuple[Desk, MessageStream]:
+    """One stream that holds these partitions from offset 10 on, and may hand out."""
+    desk = Desk()
+    stream = desk.stream("t")
+    desk.grant(lambda: True)
+    for partition in partitions:
+        desk.add(Holding(partition, stream, 10, 10, 10, ABSENT))
+    return desk, stream
+
+
+def positions(desk: Desk) -> dict[TopicPartition, int]:
+    return desk.positions(desk.holdings().values())
+
+
+def test_a_message_is_done_with_when_the_next_one_is_asked_for() -> None:
+    desk, stream = a_desk(P0)
+    desk.feed(desk.holdings()[P0], [message(10), message(11)])
+
+    assert stream.get(0) == message(10)
+    assert positions(desk) == {P0: 10}
+    assert stream.get(0) == message(11)
+    assert positions(desk) == {P0: 11}
+    assert stream.get(0) is None
+    assert positions(desk) == {P0: 12}
+
+
+def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others() -> None:
+    desk, mine = a_desk(P0)
+    theirs = desk.stream("t")
+    desk.add(Holding(P1, theirs, 10, 10, 10, ABSENT))
+    desk.feed(desk.holdings()[P0], [message(10)])
+    desk.feed(desk.holdings()[P1], [message(10, 1)])
+    reader = threading.Thread(target=lambda: theirs.get(0))
+    reader.start()
+    reader.join()
+    assert mine.get(0) == message(10)
+
+    desk.done_by(threading.get_ident())
+
+    assert positions(desk) == {P0: 11, P1: 10}
+
+
+def test_gaps_in_the_log_are_passed_over_and_repeated_messages_left_out() -> None:
+    desk, stream = a_desk(P0)
+    desk.feed(desk.holdings()[P0], [message(9), message(12), message(12), message(15)])
+
+    assert [stream.get(0), stream.get(0), stream.get(0)] == [message(12), message(15), None]
+    assert positions(desk) == {P0: 16}
+
+
+def test_nothing_is_handed_out_while_it_may_not_be_and_nothing_is_lost() -> None:
+    desk, stream = a_desk(P0)
+    allowed = [False]
+    desk.grant(lambda: allowed[0])
+    desk.feed(desk.holdings()[P0], [message(10)])
+    assert stream.get(0) is None
+
+    allowed[0] = True
+
+    assert stream.get(0) == message(10)
+
+
+def test_a_stopped_partition_hands_out_nothing_more_and_the_others_go_on() -> None:
+    desk, stream = a_desk(P0, P1)
+    desk.feed(desk.holdings()[P0], [message(10)])
+    desk.feed(desk.holdings()[P1], [message(10, 1)])
+
+    (stopped,) = desk.stop([P0], 0)
+    desk.feed(stopped, [message(11)])
+
+    assert [stream.get(0), stream.get(0)] == [message(10, 1), None]
+    assert desk.commitable().keys() == {P1}
+
+
+def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:
+    desk, stream = a_desk(P0)
+    desk.feed(desk.holdings()[P0], [message(10), message(11)])
+    assert stream.get(0) == message(10)
+    done: list[dict[TopicPartition, int]] = []
+    stopping = threading.Thread(target=lambda: done.append(desk.positions(desk.stop([P0], 30))))
+    stopping.start()
+    while not desk.holdings()[P0].stopped:
+        time.sleep(0.001)
+    assert stopping.is_alive()
+
+    assert stream.get(0) is None  # says that 10 is done with; 11 has gone
+    stopping.join(10)
+
+    assert done == [{P0: 11}]
+
+
+def test_giving_up_does_not_wait_for_ever_and_leaves_the_message_in_hand_to_the_next_owner() -> None:
+    desk, stream = a_desk(P0)
+    desk.feed(desk.holdings()[P0], [message(10)])
+    assert stream.get(0) == message(10)
+
+    assert desk.positions(desk.stop([P0], 0.01)) == {P0: 10}
+
+
+def test_what_was_lost_with_its_session_is_not_done_with_later() -> None:
+    desk, stream = a_desk(P0)
+    lost = desk.holdings()[P0]
+    desk.feed(lost, [message(10), message(11)])
+    assert stream.get(0) == message(10)
+
+    assert desk.remove(None) == [P0]
+
+    assert stream.get(0) is None
+    assert (lost.done, desk.holdings()) == (10, {})
+
+
+def test_a_partition_that_comes_back_begins_where_it_is_told() -> None:
+    desk, stream = a_desk(P0)
+    earlier = desk.holdings()[P0]
+    desk.remove([P0])
+    desk.add(Holding(P0, stream, 20, 20, 20, ABSENT))
+
+    desk.feed(earlier, [message(11)])
+    desk.feed(desk.holdings()[P0], [message(20)])
+
+    assert [stream.get(0), stream.get(0)] == [message(20), None]
+
+
+def test_a_position_that_the_log_does_not_hold_is_left_with_what_waits() -> None:
+    desk, stream = a_desk(P0)
+    holding = desk.holdings()[P0]
+    desk.feed(holding, [message(10)])
+
+    desk.relocate(holding, 3)
+    desk.feed(holding, [message(3)])
+
+    assert [stream.get(0), positions(desk)] == [message(3), {P0: 3}]
+
+
+def test_iterators_end_with_the_consumer_and_after_the_time_out_can_go_on() -> None:
+    desk, stream = a_desk(P0)
+    stream.timeout_s = 0.01
+    assert list(stream) == []
+    desk.feed(desk.holdings()[P0], [message(10)])
+    assert list(stream) == [message(10)]
+
+    stream.timeout_s = None
+    desk.close()
+
+    assert (list(stream), stream.closed) == ([], True)
+
+
+def test_a_waiting_reader_is_told_why_the_consumer_gave_up() -> None:
+    desk, stream = a_desk(P0)
+    raised: list[BaseException] = []
+
+    def read() -> None:
+        with pytest.raises(Unreadable) as error:
+            next(stream)
+        raised.append(error.value)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    why = Unreadable("ZooKeeper node /consumers/g/ids/x", "is not JSON")
+    desk.fail(why)
+    reader.join(10)
+
+    assert raised == [why]
