@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any
+
+from loopthread import LoopThread
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.server.backend import ManagerNode
@@ -19,46 +18,10 @@ from offsetmgr.stores.base import OffsetStore
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
 
-T = TypeVar("T")
-
 NODE_ID = 1_000_000_001
 
 
-class _Front:
-    """The thread and the loop."""
-
-    port = 0
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="front", daemon=True)
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self.run(self._start())
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.run(self._stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
-
-    async def _start(self) -> None:
-        raise NotImplementedError
-
-    async def _stop(self) -> None:
-        raise NotImplementedError
-
-
-class StoreFront(_Front):
+class StoreFront(LoopThread):
     """The endpoint before ``store``; Metadata and ListOffsets are answered from the brokers at ``cluster``, if given.
 
     ``announce`` False hides what the listener offers beyond Kafka's protocol, as an older one would.
@@ -98,7 +61,7 @@ class StoreFront(_Front):
             await self._upstream.close()
 
 
-class ManagerFront(_Front):
+class ManagerFront(LoopThread):
     """An offset manager over a topic of the brokers at ``cluster``."""
 
     def __init__(self, cluster: str, topic: str, **options: Any) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from loopthread import LoopThread
 
 from offsetmgr.manager.requests import (
     GROUP_ID_NOT_FOUND,
@@ -138,7 +138,7 @@ class MemoryBackend:
         return {}
 
 
-class Listening:
+class Listening(LoopThread):
     """A service on a free port of this machine, on an event loop in a thread. Use it as a context manager."""
 
     def __init__(
@@ -152,6 +152,7 @@ class Listening:
         fallback: Fallback | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__()
         self.backend = backend or MemoryBackend()
         self._cluster = cluster
         self._limits = limits
@@ -159,31 +160,7 @@ class Listening:
         self._authentication = authentication
         self._fallback = fallback
         self._tls = tls
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="listening", daemon=True)
         self.service: Service
-        self.port = 0
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Listening:
-        self._thread.start()
-        self.run(self._start())
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.run(self._stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
-
-    def run(self, work: Awaitable[T]) -> T:
-        async def wait() -> T:
-            return await work
-
-        return asyncio.run_coroutine_threadsafe(wait(), self.loop).result(30)
 
     async def _start(self) -> None:
         self._upstream = self._cluster() if self._cluster else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
+
+from loopthread import LoopThread
 
 from offsetmgr.manager.requests import (
     GROUP_ID_NOT_FOUND,
@@ -109,31 +109,21 @@ class MemoryOffsets:
         return {}
 
 
-class RunningRelay:
+class RunningRelay(LoopThread):
     """A manager with --relay in a thread. Use as a context manager."""
 
     def __init__(self, bootstrap: str) -> None:
+        super().__init__()
         self.kept = MemoryOffsets()
         self.real = bootstrap
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.relay: Relay
         self.guarded: GatedBackend
         self.service: Service
-        self.port = 0
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the relay's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def call(self, work: Callable[[], T]) -> T:
         """Calls a function in the relay's event loop."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
+        self.loop.call_soon_threadsafe(lambda: done.set_result(work()))
         return done.result(60)
 
     def bypassed(self) -> dict[str, Any]:
@@ -163,18 +153,8 @@ class RunningRelay:
         await self.relay.close()
 
     def __enter__(self) -> Self:
-        self._thread.start()
         try:
-            self.run(self._start())
-        except BaseException:
-            self.__exit__(None, None, None)
+            return super().__enter__()
+        except BaseException:  # whoever expects a start that fails goes on in the same process
+            self.__exit__()
             raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

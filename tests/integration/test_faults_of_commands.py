@@ -1,6 +1,6 @@
 """What an operator reads when something is wrong: one clear line, the right exit code, in time, nothing half-made.
 
-Beside `test_everyday_commands`, which has the same for ``groups`` and ``offsets``.
+Beside `test_everyday_faults`, which has the same for ``groups`` and ``offsets``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,130 @@
+"""What the tests of the relay share: clients in short, and `Member`, which says exactly what it is told to say."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from relayed import RunningRelay
+
+from offsetmgr.wire.asking import ask
+from offsetmgr.wire.connection import Address, Connection
+from offsetmgr.wire.consumer_protocol import encode_subscription
+from offsetmgr.wire.security import Security
+
+FIND_COORDINATOR, METADATA, DESCRIBE_CLUSTER, API_VERSIONS = 10, 3, 60, 18
+COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 11, 12, 13, 14
+NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, FENCED = 16, 22, 25, 27, 82
+
+
+def consumer(relay: RunningRelay, group: str, **config: Any) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": relay.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **config,
+        }
+    )
+
+
+def produce(relay: RunningRelay, topic: str, partitions: int, each: int, **config: Any) -> None:
+    producer = Producer({"bootstrap.servers": relay.bootstrap, "linger.ms": 0, **config})
+    for number in range(each):
+        for partition in range(partitions):
+            producer.produce(topic, f"{partition}-{number}".encode(), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def read(client: Consumer, count: int, seconds: float = 30) -> list[str]:
+    values: list[str] = []
+    deadline = time.monotonic() + seconds
+    while len(values) < count:
+        assert time.monotonic() < deadline, f"{len(values)} of {count} records after {seconds} s"
+        for message in client.consume(count - len(values), 0.1):
+            assert message.error() is None, message.error()
+            values.append(message.value().decode())
+    return values
+
+
+def committed(relay: RunningRelay, group: str) -> dict[tuple[str, int], int]:
+    """What we hold of a group; and the real coordinator holds nothing of anybody."""
+    assert relay.bypassed() == {}
+    return {where: row[0] for where, row in relay.call(lambda: dict(relay.kept.offsets.get(group, {}))).items()}
+
+
+async def connect(relay: RunningRelay) -> Connection:
+    return await Connection.open(Address("127.0.0.1", relay.port), Security(), 10)
+
+
+NO_EXTRAS = {
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}
+
+
+class Member:
+    """A group member on a connection of its own, as a client's library is one."""
+
+    def __init__(self, relay: RunningRelay, group: str, instance_id: str | None = None) -> None:
+        self.relay = relay
+        self.group = group
+        self.instance_id = instance_id
+        self.member_id = ""
+        self.generation = -1
+        self.connection: Connection
+
+    async def open(self) -> Member:
+        self.connection = await connect(self.relay)
+        return self
+
+    async def join(self) -> int:
+        """JoinGroup; version 3 spares dynamic members the second request of KIP-394."""
+        protocols = [{"name": "range", "metadata": encode_subscription()}]
+        message = {
+            "group_id": self.group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+            "member_id": self.member_id, "group_instance_id": self.instance_id, "protocols": protocols,
+        }  # fmt: skip
+        answer = await ask(self.connection, JOIN, 3 if self.instance_id is None else 5, message, 30)
+        if answer["error_code"] == 0:
+            self.member_id, self.generation = answer["member_id"], answer["generation_id"]
+        self.leads = answer["leader"] == answer["member_id"]
+        return int(answer["error_code"])
+
+    def _me(self) -> dict[str, Any]:
+        return {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
+        }
+
+    async def sync(self) -> int:
+        assignments = [{"member_id": self.member_id, "assignment": b""}] if self.leads else []
+        return int((await ask(self.connection, SYNC, 3, {**self._me(), "assignments": assignments}, 30))["error_code"])
+
+    async def heartbeat(self) -> int:
+        return int((await ask(self.connection, HEARTBEAT, 3, self._me(), 30))["error_code"])
+
+    async def leave(self) -> int:
+        members = [{"member_id": self.member_id, "group_instance_id": self.instance_id}]
+        message = {"group_id": self.group, "members": members}
+        return int((await ask(self.connection, LEAVE, 3, message, 30))["error_code"])
+
+    async def commit(self, offset: int = 1) -> int:
+        part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
+                "committed_metadata": ""}  # fmt: skip
+        message = {"generation_id_or_member_epoch": self.generation, **self._me(),
+                   "topics": [{"name": "t", "partitions": [part]}]}  # fmt: skip
+        answer = await ask(self.connection, COMMIT, 7, message, 30)
+        return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+
+async def joined(relay: RunningRelay, group: str, instance_id: str | None = None) -> Member:
+    """The only member of a group, synced."""
+    member = await Member(relay, group, instance_id).open()
+    assert (await member.join(), await member.sync()) == (0, 0)
+    return member

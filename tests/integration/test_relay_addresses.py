@@ -1,0 +1,76 @@
+"""What the relay tells clients on real brokers: nothing that leads past it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from relay_clients import (
+    COMMIT,
+    DESCRIBE_CLUSTER,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    METADATA,
+    NO_EXTRAS,
+    SYNC,
+    connect,
+)
+from relayed import NODE_ID, RunningRelay
+
+from offsetmgr.wire.asking import ask
+
+pytest_plugins = ["relay_fixtures"]
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_metadata_names_only_our_addresses(relay: RunningRelay, version: int) -> None:
+    async def named() -> list[tuple[int, str, int]]:
+        connection = await connect(relay)
+        answer = await ask(connection, METADATA, version, {"topics": [], **NO_EXTRAS}, 10)
+        await connection.close()
+        return [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]]
+
+    (node_id, port), = relay.relay.ports().items()  # fmt: skip
+    assert relay.run(named()) == [(node_id, "127.0.0.1", port), (NODE_ID, "127.0.0.1", relay.port)]
+
+
+def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(relay41: RunningRelay) -> None:
+    async def found() -> list[tuple[int, int]]:
+        connection = await connect(relay41)
+        coordinators = []
+        for version in range(7):
+            for kind in (0, 1):
+                question = {"key": "x", "key_type": kind, "coordinator_keys": ["x"]}
+                for _ in range(100):
+                    answer = await ask(connection, FIND_COORDINATOR, version, question, 10)
+                    one = answer.get("coordinators", [answer])[0]
+                    if one["error_code"] != 15:  # the transactions' topic is being created
+                        break
+                    await asyncio.sleep(0.05)
+                coordinators.append((version, kind, one["node_id"], one["port"]))
+        cluster = await ask(connection, DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}, 10)
+        await connection.close()
+        assert [b["port"] for b in cluster["brokers"]] == [*relay41.relay.ports().values(), relay41.port]
+        return coordinators
+
+    (node_id, port), = relay41.relay.ports().items()  # fmt: skip
+    manager, broker = (NODE_ID, relay41.port), (node_id, port)
+    assert relay41.run(found()) == [
+        (version, kind, *(broker if kind and version else manager)) for version in range(7) for kind in (0, 1)
+    ]
+
+
+def test_what_would_lead_past_us_is_not_advertised(relay41: RunningRelay) -> None:
+    async def spoken() -> dict[int, tuple[int, int]]:
+        connection = await connect(relay41)
+        await connection.close()
+        return connection.versions
+
+    versions = relay41.run(spoken())
+    assert not versions.keys() & {25, 28, 68, 69, 76, 77, 78, 79, 88, 89, 29, 30, 31, 50, 51}
+    assert (versions[0][1], versions[1][1], versions[24][1], versions[26][1]) == (9, 15, 3, 4)
+    assert {JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, 9, 75}.issubset(versions)

@@ -1,0 +1,87 @@
+"""The relay when brokers fail, and when offsets are where they should not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from conftest import MakeTopic
+from processes import wait_for
+from relay_clients import committed, consumer, produce, read
+from relayed import RunningRelay
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.server.relay.upstream import Upstream
+
+pytest_plugins = ["relay_fixtures"]
+
+pytestmark = pytest.mark.servers
+
+
+def test_a_broken_upstream_cuts_the_client_which_comes_back(
+    relay: RunningRelay, make_topic: MakeTopic, unique: str
+) -> None:
+    make_topic(unique, 1)
+    produce(relay, unique, 1, 10)
+    client = consumer(relay, unique)
+    client.subscribe([unique])
+    read(client, 10)
+
+    def break_all() -> int:
+        upstreams = [u for c in relay.service.connections for u in each_upstream(c.state.get("relay"))]
+        for upstream in upstreams:
+            if upstream._transport is not None:
+                upstream._transport.abort()
+        return len(upstreams)
+
+    assert relay.call(break_all) >= 2, "its data, and its membership"
+    produce(relay, unique, 1, 5)
+    assert len(read(client, 5)) == 5
+    wait_for(lambda: commits(client), "commits again, as a member")
+    assert committed(relay, unique) == {(unique, 0): 15}
+    client.close()
+
+
+def each_upstream(link: Any) -> list[Upstream]:
+    return list(link._upstreams.values()) if link is not None else []
+
+
+def commits(client: Consumer) -> bool:
+    client.poll(0.05)
+    try:
+        client.commit(asynchronous=False)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_at_the_start(unique: str) -> None:
+    def start() -> None:
+        with RunningRelay("127.0.0.1:1"):
+            pass
+
+    refused: Callable[[], None] = start
+    with pytest.raises(OffsetMgrError):
+        refused()
+
+
+def test_status_names_groups_whose_offsets_the_brokers_hold_too(
+    relay: RunningRelay, make_topic: MakeTopic, unique: str
+) -> None:
+    make_topic(unique, 1)
+    around = Consumer({"bootstrap.servers": relay.real, "group.id": unique})
+    admin = AdminClient({"bootstrap.servers": relay.real})
+    around.commit(offsets=[TopicPartition(unique, 0, 3)], asynchronous=False)
+    assert relay.bypassed() == {}, "a group that is not ours is not our business"
+    through = consumer(relay, unique)
+    through.commit(offsets=[TopicPartition(unique, 0, 5)], asynchronous=False)
+    try:
+        assert relay.bypassed() == {unique: 1}
+    finally:
+        admin.delete_consumer_groups([unique])[unique].result(20)
+    assert relay.bypassed() == {}
+    around.close()
+    through.close()
