@@ -21,7 +21,7 @@ from offsetmgr.consumer.fetching import Fetcher
 from offsetmgr.consumer.offsets import Offsets, OffsetsPlace
 from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import Desk, Holding, MessageStream
-from offsetmgr.errors import OffsetMgrError, PartialFailure, UnknownTopicOrPartition, UsageError
+from offsetmgr.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure, UsageError
 from offsetmgr.model import Committed, LogRange, Offset, TopicPartition
 from offsetmgr.zookeeper.assignors import ThreadId, assignor_named
 from offsetmgr.zookeeper.membership import member_id
@@ -119,10 +119,9 @@ class ZookeeperConsumer:
     def shutdown(self) -> None:
         """Stops handing out messages, commits (where ``auto_commit`` is on; what is in this thread's hand included),
         and leaves the group. Can be called again, and from any thread."""
-        with self._shut:
-            if self.settings.auto_commit:
-                self._desk.done_by(threading.get_ident())
-            self._close()
+        if self.settings.auto_commit:
+            self._desk.done_by(threading.get_ident())
+        self._close()
 
     # --- what it adds ---------------------------------------------------------------------------------
 
@@ -156,8 +155,7 @@ class ZookeeperConsumer:
         if exc_type is None:
             self.shutdown()
         else:
-            with self._shut:
-                self._close()
+            self._close()
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -184,7 +182,6 @@ class ZookeeperConsumer:
                 settings.zookeeper_session_timeout_ms,
                 settings.rebalance_backoff_ms,
                 settings.rebalance_max_retries,
-                release_delay_ms=settings.release_delay_ms,
             ),
             exclude_internal=settings.exclude_internal_topics,
         )
@@ -196,9 +193,11 @@ class ZookeeperConsumer:
             raise
 
     def _close(self) -> None:
-        if self._work is not None:
-            self._work.close()
-        self._desk.close()
+        with self._shut:
+            self._desk.left_by(threading.get_ident())  # nobody can wait for the caller
+            if self._work is not None:
+                self._work.close()
+            self._desk.close()
 
 
 class _Work:
@@ -289,20 +288,27 @@ class _Work:
         self._fetcher.add(begun)
         return claimed.keys() - positions.keys()
 
-    def stop(self, partitions: Collection[TopicPartition]) -> bool:
+    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:
         """As `Holder.stop`. Without automatic commits what was consumed since the last commit is not committed here
-        either, as in the old consumer."""
-        stopped = self._desk.stop(partitions, self._settings.hand_over_ms / 1000)
-        self._fetcher.remove([holding.partition for holding in stopped])
-        committed = False
+        either, as in the old consumer.
+
+        The old consumer reads the committed offsets *before* it claims. If it does so while we commit and release, it
+        may begin at the offset from before our commit. So partitions are kept for a moment after their last commit: an
+        attempt that read too early finds our node still there, fails, and reads again. Whoever has written over our
+        commit meanwhile (an old consumer whose session has expired) is corrected.
+        """
+        settings = self._settings
+        stopped = self._desk.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
+        holdings = {holding.partition: holding for holding in stopped}
+        self._fetcher.remove(holdings)
         try:
-            if self._settings.auto_commit:
-                committed = self._commit({holding.partition: holding for holding in stopped}, "last commit")
+            if settings.auto_commit and self._commit(holdings, "last commit") and not leaving:
+                self._closing.wait(settings.release_delay_ms / 1000)
+                self._correct(holdings)
         except PartialFailure as failure:
             _LOG.warning("%s; the next owner gets some messages again", failure)
         finally:
             self._desk.remove(partitions)
-        return committed
 
     def drop(self, partitions: Collection[TopicPartition] | None) -> None:
         self._fetcher.remove(self._desk.remove(partitions))
@@ -321,8 +327,10 @@ class _Work:
         for tp, found in self._cluster.log_ranges(partitions).items() if partitions else ():
             if isinstance(found, LogRange):
                 positions[tp] = found.start if self._settings.from_smallest else found.end
-            elif not found.retriable and not isinstance(found, UnknownTopicOrPartition):
+            elif isinstance(found, AuthenticationFailed | NotAuthorized):
                 raise found
+            else:
+                _LOG.info("%s: %s; trying again", tp, found)  # a new partition has no leader at first
         return positions
 
     # --- committing -----------------------------------------------------------------------------------
@@ -331,7 +339,19 @@ class _Work:
         """Commits what has changed; all of it, from time to time, where the store forgets. Raises `PartialFailure`."""
         self._commit(dict(self._desk.commitable()), what)
 
+    def _correct(self, holdings: dict[TopicPartition, Holding]) -> None:
+        """Commits again what the store does not hold any more."""
+        if self._offsets is None:
+            return
+        found, late = self._offsets.fetch(holdings)
+        if late is not None:
+            _LOG.warning("group %s: %s", self._group, late)
+        for tp, offset in found.items():
+            holdings[tp].known = offset
+        self._commit({tp: holdings[tp] for tp in found}, "correction")
+
     def _commit(self, holdings: dict[TopicPartition, Holding], what: str) -> bool:
+        """Whether there was anything to commit."""
         offsets = self._offsets
         if offsets is None:
             return False

@@ -146,12 +146,19 @@ class Desk:
             self.changed.notify_all()
             return chosen
 
-    def done_by(self, thread: int | None) -> None:
-        """The reader in this thread (None: every reader) is done with what it has been given."""
+    def done_by(self, thread: int) -> None:
+        """The reader in this thread is done with what it has been given."""
         with self.lock:
             for stream in self._streams:
-                if thread is None or stream.reader == thread:
+                if stream.reader == thread:
                     stream.finish()
+
+    def left_by(self, thread: int) -> None:
+        """The reader in this thread will not be done with what it has been given."""
+        with self.lock:
+            for stream in self._streams:
+                if stream.reader == thread:
+                    stream.in_hand = None
 
     def positions(self, holdings: Iterable[Holding]) -> dict[TopicPartition, int]:
         """What may be committed now."""

@@ -9,10 +9,6 @@ the owner node is deleted; the owner node is created before `Holder.begin` (whic
 Once the session is over `Holder.drop` is called, and nothing of it is committed; before anybody calls it, the session's
 lease has run out, which whoever hands out messages must ask for each of them.
 
-The old consumer reads the committed offsets *before* it claims. If it does so while we commit and release, it may begin
-at the offset from before our commit. So a release waits a moment after a commit (``release_delay_ms``): an attempt that
-read too early then finds our node still there, fails, and reads again.
-
 Source: the registration algorithm and the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener
 of kafka.consumer.ZookeeperConsumerConnector.
 """
@@ -52,8 +48,9 @@ class Holder(Protocol):
         Raises where that will not change by itself."""
         ...
 
-    def stop(self, partitions: Collection[TopicPartition]) -> bool:
-        """Hand out nothing more of these, commit what was, forget them. Whether anything was committed."""
+    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:
+        """Hand out nothing more of these, commit what was, forget them. ``leaving``: the whole group is left, so nobody
+        claims them before the registration has gone too."""
         ...
 
     def drop(self, partitions: Collection[TopicPartition] | None) -> None:
@@ -118,6 +115,7 @@ class Member:
         self._thread: threading.Thread | None = None
         self._membership: _Membership | None = None
         self._error: OffsetMgrError | None = None
+        self._joined = False
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
@@ -166,7 +164,8 @@ class Member:
                 self._error = error
                 _LOG.warning("consumer %s: %s", self.member_id, error)
                 # A configured id stays taken until the session of its last owner ends, so a conflict may pass.
-                if not error.retriable and (not isinstance(error, Conflict) or failures > self._patience()):
+                passes = isinstance(error, Conflict) and failures <= self._patience()
+                if not passes and (not error.retriable or not self._joined):
                     self._leaving.set()
                     self._holder.failed(error)
             finally:
@@ -186,6 +185,7 @@ class Member:
         lease.begin()
         session_id = register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
         self._error = None
+        self._joined = True
         self._holder.joined(session, lease)
         membership = _Membership(self, session, Claims(session, session_id, self.group))
         self._membership = membership
@@ -220,7 +220,7 @@ class Member:
     def _part(self, membership: _Membership) -> None:
         """Leaves in good order where that is still possible; the nodes go with the session."""
         try:
-            self._holder.stop(membership.owned)
+            self._holder.stop(membership.owned, leaving=True)
         except OffsetMgrError as error:
             _LOG.warning("consumer %s: what it consumed last is not committed: %s", self.member_id, error)
 
@@ -242,9 +242,6 @@ class Member:
         """This member's part of the assignment."""
         assigned = self._assignor.assign(picture.streams, picture.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
-
-    def pause_before_release(self) -> None:
-        self._leaving.wait(self._timing.release_delay_ms / 1000)
 
     def wake(self) -> None:
         self._wake.set()
@@ -280,8 +277,7 @@ class _Membership:
             return not self._unbegun
         share = member.share(picture)
         if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
-            if holder.stop(leaving):
-                member.pause_before_release()
+            holder.stop(leaving, leaving=False)
             self._claims.release(leaving)
             self._forget(leaving)
         claimed = self._claims.claim({tp: thread for tp, thread in share.items() if tp not in self.owned})

@@ -137,15 +137,15 @@ class _Judge:
             self._verdict.excused["after the last commit of an expired member"] += 1
         elif after.old and next_life is not None and next_life.how == "expired" and self._after_end(after, next_life):
             self._verdict.excused["message of a late old consumer, doubled"] += 1
-        elif next_life is not None and after.old and self._early(next_life, after.offset):
-            self._verdict.excused["early read of an old consumer"] += 1
         elif any(
             self._foreign(commit)
             and before.time_ms <= commit.time_ms <= after.time_ms
             and commit.offset <= after.offset
             for commit in self._commits[after.partition]
         ):
-            self._verdict.excused["commit of a late old consumer undone"] += 1
+            self._verdict.excused["a late old consumer's commit over the owner's"] += 1
+        elif next_life is not None and after.old and self._early(next_life, after.offset):
+            self._verdict.excused["early read of an old consumer"] += 1
         else:
             how = "never owned" if life is None else life.how or "still owned"
             self._say(

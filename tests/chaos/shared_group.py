@@ -41,6 +41,10 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
         time.sleep(0.05)  # between looks, never instead of one
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class SharedGroup:
     """One group on the topics that match ``PREFIX-.*``, which a producer fills without a pause."""
 
@@ -55,6 +59,8 @@ class SharedGroup:
         self.ids: dict[AnyMember, str] = {}
         self.took: list[tuple[str, float]] = []
         """Each event, and the seconds from its last session's end (or from the event) until all was owned."""
+        self._dark: list[tuple[int, int]] = []
+        """When there was no ZooKeeper for longer than a session: from one session after its stop to its start (ms)."""
         self._zookeeper = zookeeper
         self._brokers = brokers
         self._bootstrap = ",".join(broker.bootstrap for broker in brokers)
@@ -146,11 +152,11 @@ class SharedGroup:
 
     def event(self, what: str, act: Callable[[], object]) -> None:
         """Carries out a change; then all partitions must soon be owned as the assignment says, each once."""
-        began = time.time_ns() // 1_000_000
+        began = _now_ms()
         act()
-        done = time.time_ns() // 1_000_000
+        done = _now_ms()
         wait_for(self.settled, f"{self.strategy}: all owned after: {what}", 60)
-        now = time.time_ns() // 1_000_000
+        now = _now_ms()
         history = group_history(self._zookeeper.folder / "data", _CHROOT, self.name)
         last_end = max((when for when, _ in history.session_ends.values() if when >= began), default=done)
         took = (now - max(last_end, done)) / 1000
@@ -194,6 +200,14 @@ class SharedGroup:
         wait_for(lambda: self._registered(member) not in (None, before), "a new registration", 30)
         self.gone.remove(member)
         self.members.append(member)
+
+    def restart_zookeeper(self, down_s: float) -> None:
+        self._zookeeper.stop()
+        stopped = _now_ms()
+        threading.Event().wait(down_s)  # what this event is: a time without ZooKeeper
+        began = _now_ms()
+        self._zookeeper.start()
+        self._dark.append((stopped + SESSION_MS, began))
 
     def _registered(self, member: AnyMember) -> int | None:
         node = self._session.get(f"/consumers/{self.name}/ids/{self.ids[member]}")
@@ -246,7 +260,13 @@ class SharedGroup:
             wait_for(all_consumed, "everything consumed", 30)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda one: one.stop(), self.members))
-        return judge(group_history(self._zookeeper.folder / "data", _CHROOT, self.name), self.handed(), ends)
+        handed = self.handed()
+        verdict = judge(group_history(self._zookeeper.folder / "data", _CHROOT, self.name), handed, ends)
+        for begin, end in self._dark:
+            late = [one for one in handed if begin < one.time_ms < end]
+            verdict.excused["message of an old consumer without ZooKeeper"] += sum(one.old for one in late)
+            verdict.findings += [f"handed out without ZooKeeper: {one}" for one in late if not one.old]
+        return verdict
 
     def close(self) -> None:
         self._stop.set()
@@ -260,6 +280,7 @@ def events_of(
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """So many changes, each kind in turn, members chosen by the dice; the scarcer kind of member is spared."""
     kinds = ["kill", "expire", "grow", "new topic", "broker leaves", "broker comes", "leave", "join"]
+    kinds += ["ZooKeeper restarts", "ZooKeeper is away"]
     new_topics = 0
     for number in range(count):
         kind = kinds[number % len(kinds)]
@@ -283,6 +304,13 @@ def events_of(
                 yield "a broker leaves", brokers[-1].stop
             case "broker comes":
                 yield "a broker comes", brokers[-1].start
+            case "ZooKeeper restarts":
+                yield "ZooKeeper is restarted", lambda: group.restart_zookeeper(0)
+            case "ZooKeeper is away":
+                yield (
+                    "ZooKeeper is away for more than a session",
+                    lambda: group.restart_zookeeper(SESSION_MS / 1000 + 3),
+                )
             case "join":
                 fresh = [group.python(), group.java()]
                 yield "a Python member and an old one join", lambda members=fresh: group.start(*members)

@@ -16,7 +16,7 @@ from shared_group import SharedGroup, events_of
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 SOAK = "OFFSETMGR_SOAK" in os.environ
-EVENTS = 48 if SOAK else 8
+EVENTS = 50 if SOAK else 10
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20161017"))
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800 if SOAK else 240)]

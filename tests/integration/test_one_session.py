@@ -1,0 +1,164 @@
+"""A `ZookeeperSession` that is one session of the server's and no other, its ephemeral nodes, its lease, its claims."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gate import Gate
+
+from offsetmgr.errors import SessionExpired
+from offsetmgr.model import TopicPartition
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.assignors import ThreadId
+from offsetmgr.zookeeper.claims import Claims
+from offsetmgr.zookeeper.membership import member_id, register
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.sessionlease import SHARE, SessionLease
+from offsetmgr.zookeeper.subscription import Subscription
+from offsetmgr.zookeeper.transactions import Create, SetData, State
+
+pytestmark = pytest.mark.servers
+
+SESSION_MS = 1500
+
+
+@pytest.fixture
+def gate(zookeeper: ZooKeeperServer) -> Iterator[Gate]:
+    gate = Gate(zookeeper.connect)
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def direct(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperSession]:
+    with ZookeeperSession(zookeeper.connect) as session:
+        yield session
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)  # between looks, never instead of one
+
+
+def test_the_server_says_how_long_a_session_it_granted(zookeeper: ZooKeeperServer) -> None:
+    with ZookeeperSession(zookeeper.connect, session_timeout_ms=600_000) as session:
+        assert session.granted_s is None
+        session.sync()
+        assert session.granted_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
+
+
+def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
+    gate: Gate, direct: ZookeeperSession, unique: str
+) -> None:
+    with ZookeeperSession(gate.address, session_timeout_ms=SESSION_MS) as session:
+        held, kept = f"/{unique}-held", f"/{unique}-kept"
+        assert session.transaction([Create(held, ephemeral=True), Create(kept)]).state is State.COMMITTED
+        node = direct.get(held)
+        assert node is not None
+        assert node.ephemeral_owner == session.session_id
+
+        gate.shut()
+        wait_for(lambda: direct.get(held) is None, "the server gives the session up")
+        results: list[object] = []
+
+        def write() -> None:
+            try:
+                results.append(session.transaction([SetData(kept, b"late", 0)]).error)
+            except SessionExpired as error:  # known before anything was sent
+                results.append(error)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        gate.open()
+        writing.join(30)
+
+        assert [type(error) for error in results] == [SessionExpired]
+        with pytest.raises(SessionExpired):
+            session.get(kept)
+        with pytest.raises(SessionExpired):
+            session.sync()
+        found = direct.get(kept)
+        assert found is not None
+        assert found.data == b""
+
+
+def test_a_lease_runs_out_before_the_server_gives_the_session_up(
+    gate: Gate, direct: ZookeeperSession, unique: str
+) -> None:
+    told = threading.Event()
+    with ZookeeperSession(gate.address, session_timeout_ms=SESSION_MS) as session:
+        lease = SessionLease(session, told.set)
+        assert not lease.valid()
+        lease.begin()
+        assert lease.valid()
+        assert session.transaction([Create(f"/{unique}", ephemeral=True)]).state is State.COMMITTED
+
+        began = time.monotonic()
+        gate.shut()
+        wait_for(lambda: not lease.valid(), "the lease's end")
+        ended = time.monotonic()
+        assert direct.get(f"/{unique}") is not None
+        assert ended - began <= SHARE * SESSION_MS / 1000 + 0.2
+        wait_for(lambda: direct.get(f"/{unique}") is None, "the server gives the session up")
+        assert not told.is_set()
+        gate.open()
+
+        assert told.wait(30)
+        assert lease.expired
+        assert not lease.valid()
+
+
+def test_a_lease_is_good_again_when_the_session_has_survived(gate: Gate) -> None:
+    told = threading.Event()
+    with ZookeeperSession(gate.address, session_timeout_ms=20_000) as session:
+        clock = [100.0]
+        lease = SessionLease(session, told.set, clock=lambda: clock[0])
+        lease.begin()
+        assert lease.valid()
+        clock[0] += 20 * SHARE
+        assert not lease.valid()
+
+        assert told.wait(30)
+        assert lease.valid()
+        lease.end()
+        assert not lease.valid()
+
+
+def test_claims_are_made_only_where_nobody_owns_and_released_only_where_they_are_ours(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    p0, p1 = TopicPartition("t", 0), TopicPartition("t", 1)
+    with (
+        ZookeeperSession(zookeeper.connect, session_timeout_ms=SESSION_MS) as one,
+        ZookeeperSession(zookeeper.connect, session_timeout_ms=SESSION_MS) as two,
+    ):
+        mine = Claims(one, register(one, unique, "a", Subscription.static({"t": 1}), 1), unique)
+        theirs = Claims(two, register(two, unique, "b", Subscription.static({"t": 1}), 1), unique)
+        a, b = ThreadId("a", 0), ThreadId("b", 0)
+        assert mine.claim({p0: a}) == mine.claim({p0: a})
+
+        claimed = theirs.claim({p0: b, p1: b})
+        assert (claimed.mine, claimed.held) == ({p1: b}, {p0: "a-0"})
+        theirs.release([p0, p1])
+        assert mine.lost({p0: a}) == set()
+        assert mine.claim({p0: ThreadId("a", 1), p1: a}).mine == {p0: ThreadId("a", 1), p1: a}
+        node = one.get(paths.owner(unique, "t", 0))
+        assert node is not None
+        assert (node.data, node.ephemeral_owner) == (b"a-1", one.session_id)
+
+
+def test_ids_are_made_as_the_old_consumer_makes_them() -> None:
+    assert member_id("g", "7", now_ms=1) == "g_7"
+    host, millis, digits = member_id("g", now_ms=1411294187842, host="h-1").removeprefix("g_").rsplit("-", 2)
+    assert (host, millis, len(digits)) == ("h-1", "1411294187842", 8)

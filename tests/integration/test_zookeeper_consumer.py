@@ -1,0 +1,462 @@
+"""`ZookeeperConsumer` against real ZooKeeper and a real broker: sharing, committing, watching, losing its session."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import Producer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
+
+from gate import Gate
+from members import PythonMember
+from zookeeper_history import group_history
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.consumer import ConsumerSettings, Message, MessageStream, ZookeeperConsumer
+from offsetmgr.errors import Conflict, Unreachable, Unreadable, UsageError
+from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.runbook import check_phase, write_runbook
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.membership import ensure
+from offsetmgr.zookeeper.registry import members
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create, State
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+
+SESSION_MS = 2000
+SETTINGS: dict[str, Any] = {
+    "auto_offset_reset": "smallest",
+    "auto_commit_interval_ms": 200,
+    "zookeeper_session_timeout_ms": SESSION_MS,
+    "rebalance_backoff_ms": 200,
+    "release_delay_ms": 0,
+}
+
+
+class Join(Protocol):
+    def __call__(self, **changes: Any) -> ZookeeperConsumer: ...
+
+
+@pytest.fixture
+def join(kafka: KafkaBroker, unique: str) -> Iterator[Join]:
+    """Makes consumers of the test's group, which are shut down at its end."""
+    made: list[ZookeeperConsumer] = []
+
+    def make(**changes: Any) -> ZookeeperConsumer:
+        settings = ConsumerSettings(**{**SETTINGS, **changes.pop("settings", {})})
+        arguments = {"zookeeper": kafka.zookeeper, "bootstrap_servers": kafka.bootstrap, "group": unique, **changes}
+        made.append(ZookeeperConsumer(**arguments, settings=settings))
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        consumer.shutdown()
+
+
+@pytest.fixture
+def session(kafka: KafkaBroker) -> Iterator[ZookeeperSession]:
+    with ZookeeperSession(kafka.zookeeper) as session:
+        yield session
+
+
+def produce(kafka: KafkaBroker, topic: str, partitions: int, each: int, start: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "acks": "all"})
+    for number in range(start, start + each):
+        for partition in range(partitions):
+            producer.produce(topic, b"%d" % number, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def take(stream: MessageStream, count: int) -> list[Message]:
+    """So many messages, waited for."""
+    found = []
+    for _ in range(count):
+        message = stream.get(30)
+        assert message is not None, f"only {len(found)} of {count} messages came"
+        found.append(message)
+    return found
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)  # between looks, never instead of one
+
+
+class Reader:
+    """Reads a stream in a thread, and remembers what came when (ms since 1970)."""
+
+    def __init__(self, *streams: MessageStream) -> None:
+        self.seen: list[tuple[Message, int]] = []
+        for stream in streams:
+            threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: MessageStream) -> None:
+        for message in stream:
+            self.seen.append((message, time.time_ns() // 1_000_000))
+
+    def offsets(self) -> set[tuple[int, int]]:
+        return {(message.partition, message.offset) for message, _ in self.seen}
+
+
+# --- sharing, and where each begins ----------------------------------------------------------------
+
+
+def test_members_share_the_partitions_and_each_partition_goes_to_one_stream(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique, 5)
+    produce(kafka, topic, 5, 20)
+    one, two = join(consumer_id="1"), join(consumer_id="2")
+    streams = one.create_message_streams({topic: 2})[topic]
+    assert one.owned == {TopicPartition(topic, p): int(p > 2) for p in range(5)}
+
+    others = two.create_message_streams({topic: 1})[topic]
+    # Three threads, sorted: 1-0 gets 0 and 1, 1-1 gets 2 and 3, 2-0 gets 4.
+    wait_for(lambda: len(two.owned) == 1, "the second member owns its share")
+    assert one.owned == {TopicPartition(topic, p): int(p > 1) for p in range(4)}
+    assert two.owned == {TopicPartition(topic, 4): 0}
+    readers = [Reader(stream) for stream in (*streams, *others)]
+
+    wait_for(lambda: sum(len(reader.seen) for reader in readers) == 100, "all messages")
+    assert [{message.partition for message, _ in reader.seen} for reader in readers] == [{0, 1}, {2, 3}, {4}]
+    assert all(
+        [m.offset for m, _ in reader.seen if m.partition == p] == list(range(20))
+        for reader in readers
+        for p in {m.partition for m, _ in reader.seen}
+    )
+
+
+@pytest.mark.parametrize("where", ["zookeeper", "kafka", "dual"])
+def test_the_next_consumer_begins_where_the_last_one_committed(
+    where: str, kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    produce(kafka, topic, 1, 10)
+    first = join(offsets=where, settings={"auto_commit": False})
+    (stream,) = first.create_message_streams({topic: 1})[topic]
+    take(stream, 4)
+    first.commit_offsets()
+    take(stream, 3)  # not committed: automatic commits are off
+    first.shutdown()
+
+    second = join(offsets=where)
+    (stream,) = second.create_message_streams({topic: 1})[topic]
+
+    assert [message.offset for message in take(stream, 6)] == [4, 5, 6, 7, 8, 9]
+    second.shutdown()
+    stores = {"zookeeper": ["zookeeper"], "kafka": ["kafka"], "dual": ["zookeeper", "kafka"]}[where]
+    for kind in stores:
+        address = kafka.zookeeper if kind == "zookeeper" else kafka.bootstrap
+        with open_store(f"{kind}://{address}") as store:
+            found = store.fetch(unique, [TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+            assert getattr(found, "offset", found) == 10
+
+
+def test_without_a_commit_it_begins_at_the_end_and_keeps_that_place(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    produce(kafka, topic, 1, 10)
+    first = join(settings={"auto_offset_reset": "largest"})
+    first.create_message_streams({topic: 1})
+    first.shutdown()
+    produce(kafka, topic, 1, 1, start=10)
+
+    second = join(settings={"auto_offset_reset": "largest"})
+    (stream,) = second.create_message_streams({topic: 1})[topic]
+
+    assert [message.offset for message in take(stream, 1)] == [10]
+
+
+def test_a_position_that_the_log_does_not_hold_is_reset(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    produce(kafka, topic, 1, 3)
+    with open_store(f"zookeeper://{kafka.zookeeper}") as store:
+        store.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(500)})
+    consumer = join()
+
+    (stream,) = consumer.create_message_streams({topic: 1})[topic]
+
+    assert [message.offset for message in take(stream, 3)] == [0, 1, 2]
+
+
+# --- what it watches --------------------------------------------------------------------------------
+
+
+def test_topics_that_match_later_and_partitions_that_are_added_are_consumed_too(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    consumer = join()
+    (stream,) = consumer.create_message_streams_by_filter(white_list=f"{unique}-a.*,{unique}-b")
+    assert consumer.owned == {}
+
+    for name in ("a1", "b", "bb"):
+        make_topic(f"{unique}-{name}", 2)
+
+    wait_for(lambda: len(consumer.owned) == 4, "both matching topics")
+    assert {tp.topic for tp in consumer.owned} == {f"{unique}-a1", f"{unique}-b"}
+    produce(kafka, f"{unique}-b", 2, 3)
+    assert {message.topic for message in take(stream, 6)} == {f"{unique}-b"}
+
+
+def test_several_changes_at_once_lead_to_one_rebalance(
+    join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique, 6)
+    consumer = join(consumer_id="m")
+    consumer.create_message_streams({topic: 1})
+    before = consumer.rebalances
+    registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % topic.encode()
+
+    arrivals = [Create(paths.member(unique, f"{unique}_{name}"), registration, ephemeral=True) for name in "abx"]
+    assert session.transaction(arrivals).state is State.COMMITTED
+
+    # Four threads for six partitions: a and b get two each, m gets one, x gets one.
+    wait_for(lambda: consumer.owned == {TopicPartition(topic, 4): 0}, "its share among four")
+    assert consumer.rebalances == before + 1
+
+
+def test_a_claim_waits_for_the_owner_and_follows_at_once(
+    join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique, 2)
+    path = paths.owner(unique, topic, 1)
+    ensure(session, [paths.CONSUMERS, paths.group(unique), paths.owners(unique), paths.owners_of_topic(unique, topic)])
+    assert session.transaction([Create(path, b"somebody-0", ephemeral=True)]).state is State.COMMITTED
+    consumer = join(settings={"rebalance_backoff_ms": 60_000})
+    consumer.create_message_streams({topic: 1})
+    assert consumer.owned == {TopicPartition(topic, 0): 0}
+    assert consumer.held_by_others == {TopicPartition(topic, 1): "somebody-0"}
+
+    session.close()
+
+    wait_for(lambda: len(consumer.owned) == 2, "the partition that was released", 10)
+    assert consumer.held_by_others == {}
+
+
+def test_an_owner_node_deleted_by_somebody_else_is_claimed_again(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    consumer = join()
+    (stream,) = consumer.create_message_streams({topic: 1})[topic]
+    with ZookeeperSession(kafka.zookeeper) as other:
+        from offsetmgr.zookeeper.transactions import Delete
+
+        before = other.get(paths.owner(unique, topic, 0))
+        assert before is not None
+        assert other.transaction([Delete(paths.owner(unique, topic, 0), 0)]).state is State.COMMITTED
+
+        def again() -> bool:
+            found = other.get(paths.owner(unique, topic, 0))
+            return found is not None and found.czxid != before.czxid
+
+        wait_for(again, "a new owner node")
+    produce(kafka, topic, 1, 2)
+    assert [message.offset for message in take(stream, 2)] == [0, 1]
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------
+
+
+def test_a_member_that_cannot_be_understood_is_an_error_and_not_left_out(
+    join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    consumer = join(settings={"rebalance_max_retries": 1})
+    (stream,) = consumer.create_message_streams({topic: 1})[topic]
+
+    junk = Create(paths.member(unique, f"{unique}_junk"), b"{", ephemeral=True)
+    assert session.transaction([junk]).state is State.COMMITTED
+
+    with pytest.raises(Unreadable, match=f"{unique}_junk"):
+        stream.get(30)
+    wait_for(lambda: session.children(paths.ids(unique)) == [f"{unique}_junk"], "it has left the group")
+
+
+def test_a_second_consumer_with_the_same_id_is_refused_and_the_first_goes_on(
+    join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    first = join(consumer_id="same")
+    first.create_message_streams({topic: 1})
+    second = join(consumer_id="same", settings={"rebalance_max_retries": 0, "zookeeper_session_timeout_ms": 1000})
+
+    with pytest.raises(Conflict, match=f"{unique}_same: is registered by another session"):
+        second.create_message_streams({topic: 1})
+
+    assert first.owned == {TopicPartition(topic, 0): 0}
+
+
+def test_streams_are_created_once_and_of_something(join: Join, make_topic: Callable[..., str], unique: str) -> None:
+    topic = make_topic(unique)
+    consumer = join()
+    with pytest.raises(UsageError, match="0 streams"):
+        consumer.create_message_streams({topic: 0})
+    with pytest.raises(UsageError, match="white list or a black list"):
+        consumer.create_message_streams_by_filter()
+    consumer.create_message_streams({topic: 1})
+    with pytest.raises(UsageError, match="once"):
+        consumer.create_message_streams({topic: 1})
+
+
+# --- cut off from ZooKeeper ----------------------------------------------------------------------------
+
+
+def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_comes_back(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique, 4)
+    gate = Gate(zookeeper.connect)
+    cut_off, other = join(consumer_id="a", zookeeper=f"{gate.address}/kafka"), join(consumer_id="b")
+    stop = threading.Event()
+
+    def keep_producing() -> None:
+        number = 0
+        while not stop.wait(0.02):
+            produce(kafka, topic, 4, 1, start=number)
+            number += 1
+
+    try:
+        producing = threading.Thread(target=keep_producing)
+        producing.start()
+        first = Reader(*cut_off.create_message_streams({topic: 1})[topic])
+        second = Reader(*other.create_message_streams({topic: 1})[topic])
+        wait_for(lambda: len(first.seen) > 20 and len(other.owned) == 2, "both consume")
+
+        gate.shut()
+        wait_for(lambda: len(other.owned) == 4, "the other one has taken over")
+        taken_over = len(first.seen)
+        wait_for(lambda: len({m.partition for m, _ in second.seen[-40:]}) == 4, "the other one consumes them all")
+        assert len(first.seen) == taken_over
+        gate.open()
+        wait_for(lambda: len(cut_off.owned) == 2 and len(other.owned) == 2, "it has come back")
+        again = len(first.seen)
+        wait_for(lambda: len(first.seen) > again + 20, "and consumes")
+    finally:
+        stop.set()
+        producing.join()
+        gate.close()
+    with KafkaCluster(kafka.bootstrap) as cluster:
+        ends = cluster.log_ranges([TopicPartition(topic, p) for p in range(4)])
+    everything = {(tp.partition, at) for tp, log in ends.items() for at in range(getattr(log, "end", 0))}
+    wait_for(lambda: first.offsets() | second.offsets() == everything, "nothing lost")
+
+    history = group_history(zookeeper.folder / "data", "/kafka", unique)
+    (lost,) = {life.session: life.ended_ms for life in history.lives if life.how == "expired"}.values()
+    assert lost is not None
+    last = max(when for _, when in first.seen[:taken_over])
+    assert last <= lost
+    assert {commit.session for commit in history.commits if commit.time_ms > lost}.isdisjoint(
+        {life.session for life in history.lives if life.how == "expired"}
+    )
+
+
+def test_where_there_is_no_zookeeper_joining_says_so(kafka: KafkaBroker, join: Join) -> None:
+    from offsetmgr.config import ConnectionConfig
+
+    consumer = join(zookeeper="127.0.0.1:1/kafka", config=ConnectionConfig(timeout_ms=300))
+
+    with pytest.raises(Unreachable):
+        consumer.create_message_streams({"t": 1})
+
+
+# --- a migration ---------------------------------------------------------------------------------------
+
+
+def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_by_the_runbooks_check(
+    kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    topic = make_topic(unique, 4)
+    stop = threading.Event()
+
+    def keep_producing() -> None:
+        number = 0
+        while not stop.wait(0.05):
+            produce(kafka, topic, 4, 1, start=number)
+            number += 1
+
+    def old_one(folder: str, phase: Phase) -> OldConsumer:
+        return OldConsumer(
+            tmp_path / folder,
+            zookeeper=kafka.zookeeper,
+            group=unique,
+            topic=topic,
+            auto_commit_interval_ms=300,
+            offsets_storage="kafka" if phase.commits_to_kafka else "zookeeper",
+            dual_commit=phase is Phase.DUAL,
+        )
+
+    def python_one(folder: str, phase: Phase) -> PythonMember:
+        return PythonMember(
+            tmp_path / folder,
+            zookeeper=kafka.zookeeper,
+            bootstrap=kafka.bootstrap,
+            group=unique,
+            topic=topic,
+            offsets=phase.value,
+            settings={"auto_commit_interval_ms": 300},
+        )
+
+    rules, window = Rules(quiet_ms=1500), Window(seconds=30, poll_seconds=0.15)
+    live: list[PythonMember | OldConsumer] = []
+    producing = threading.Thread(target=keep_producing)
+    producing.start()
+    try:
+        with (
+            ZookeeperStore(kafka.zookeeper) as store,
+            KafkaStore(kafka.bootstrap) as offsets,
+            KafkaCluster(kafka.bootstrap) as cluster,
+        ):
+            view = GroupView(ZookeeperRegistry(store.session), store, offsets, cluster)
+
+            def owners() -> set[str]:
+                return {owner.member for owner in view.observe(unique).owners.values()}
+
+            live = [old_one("old-1", Phase.ZOOKEEPER).start(), python_one("python-1", Phase.ZOOKEEPER).start()]
+            wait_for(lambda: owners() == {member.member_id for member in live}, "both own something")
+            book = write_runbook(view, unique, Phase.DUAL, window=window)
+            before = check_phase(view, unique, Phase.DUAL, baseline=book.baseline, rules=rules, window=window)
+            assert not before.passed
+            assert set(before.not_bounced) == {member.member_id for member in live}
+
+            live.pop().stop()
+            live.append(python_one("python-2", Phase.DUAL).start())
+            wait_for(lambda: owners() == {member.member_id for member in live}, "both own something again")
+            halfway = check_phase(view, unique, Phase.DUAL, baseline=book.baseline, rules=rules, window=window)
+            assert not halfway.passed
+            assert set(halfway.not_bounced) == {live[0].member_id}
+
+            live.pop(0).stop()
+            live.append(old_one("old-2", Phase.DUAL).start())
+            wait_for(lambda: owners() == {member.member_id for member in live}, "both own something at last")
+            after = check_phase(view, unique, Phase.DUAL, baseline=book.baseline, rules=rules, window=window)
+
+            assert after.passed, after
+            assert {verdict.member for verdict in after.members} == {member.member_id for member in live}
+            assert len(members(store.session, unique)) == 2
+    finally:
+        stop.set()
+        producing.join()
+        for member in live:
+            member.stop()
