@@ -3,7 +3,8 @@
 
 load      the same records (three for each offset) in `__consumer_offsets` and in our topic, in Kafka's own format: what
           the broker logs about loading them after a restart, against the seconds from a manager's first claim until all
-          shards are served; memory that the offsets take; fetches sent meanwhile: error 14, then the right offset
+          shards are served; memory that the offsets take; what fetches are answered meanwhile: error 14, then the right
+          offsets, and never anything else
 takeover  a standby that holds the same offsets is given slots: seconds until it serves them
 groups    commits and fetches of 50-offset groups beside more and more others, and memory an offset
 
@@ -22,26 +23,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench_manager import Side, manager
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.errors import OffsetMgrError
 from offsetmgr.log.kafka import KafkaLog
 from offsetmgr.log.topic import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.requests import COORDINATOR_LOAD_IN_PROGRESS, CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.manager.runtime.tuning import after_load, tune_process
 from offsetmgr.records.choose import record_format
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.wire.asking import ask
+from offsetmgr.wire.connection import Address, Connection
+from offsetmgr.wire.security import Security
 
 SHARDS = 50
 PER_GROUP = 50
 TIMES = 3
 OURS, THEIRS = "bench-offsets", "__consumer_offsets"
+ASKED = 64
+"""Groups that are asked for while all is loaded."""
 LEAST_LOAD = 0.5
 MOST_TAKEOVER = 1.0
 MOST_BYTES = 250
@@ -205,27 +214,75 @@ def load(kafka: KafkaBroker, folder: Path, offsets: int) -> bool:
 
 
 def asked_meanwhile(kafka: KafkaBroker, folder: Path) -> bool:
-    """A client that asks while a manager starts on the full topic."""
+    """A client that asks while a manager starts on the full topic, and what is said on the wire until all is loaded."""
     began = time.perf_counter()
-    with manager(kafka.bootstrap, folder, "--offsets-topic", OURS, "--record-format", "kafka", wait=False) as address:
-        client = Consumer({"bootstrap.servers": address, "group.id": "bench-0000000", "log_level": 0})
-        refused = 0
-        while True:
-            try:
-                found = client.committed([TopicPartition("orders", p) for p in range(PER_GROUP)], timeout=60)
-                break
-            except Exception as error:
-                refused += 1
-                if time.perf_counter() - began > 120:
-                    sys.exit(f"still refused: {error}")
-        client.close()
-    right = all(f.offset == TIMES and f.error is None for f in found)
+    options = ("--offsets-topic", OURS, "--record-format", "kafka")
+    with manager(kafka.bootstrap, folder, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(wait_for_offsets, address, began)
+        answers, wrong = asyncio.run(asyncio.wait_for(fetches_until_loaded(address), 180))
+        right, seconds, refused = waiting.result()
     print(
         f"  a client that asked at once had {'the right' if right else 'WRONG'} offsets after "
-        f"{time.perf_counter() - began:.1f} s; calls that ended with a retriable error before: {refused}",
+        f"{seconds:.1f} s; calls that ended with a retriable error before: {refused}",
         flush=True,
     )
-    return right
+    said = ", ".join(f"{count:,} with error {code}" for code, count in sorted(answers.items()) if code)
+    loading = answers[COORDINATOR_LOAD_IN_PROGRESS] > 0
+    print(
+        f"  fetches until all was loaded: {said or 'none with an error'}; {answers[0] - wrong:,} right, {wrong} wrong"
+        f" (bound: some with {COORDINATOR_LOAD_IN_PROGRESS}, 0 wrong)  {'ok' if loading and not wrong else 'WRONG'}",
+        flush=True,
+    )
+    return right and loading and not wrong
+
+
+def wait_for_offsets(address: str, began: float) -> tuple[bool, float, int]:
+    """An unmodified client: whether what it gets is right, the seconds until it does, and how often it was refused."""
+    client = Consumer({"bootstrap.servers": address, "group.id": "bench-0000000", "log_level": 0})
+    refused = 0
+    while True:
+        try:
+            found = client.committed([TopicPartition("orders", p) for p in range(PER_GROUP)], timeout=60)
+            break
+        except Exception as error:
+            refused += 1
+            if time.perf_counter() - began > 120:
+                sys.exit(f"still refused: {error}")
+    client.close()
+    return all(f.offset == TIMES and f.error is None for f in found), time.perf_counter() - began, refused
+
+
+async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
+    """Asks for groups of all slots, again and again, until each is answered with its offsets: how often each error was
+    said, and how many answers without an error were not right (another offset, or none)."""
+    answers: Counter[int] = Counter()
+    wrong, groups = 0, [f"bench-{number:07}" for number in range(ASKED)]
+    while True:
+        try:
+            connection = await Connection.open(Address.parse(address), Security(), 5)
+        except OffsetMgrError:
+            await asyncio.sleep(0.02)  # it does not listen yet
+            continue
+        try:
+            while True:
+                served = 0
+                for group in groups:
+                    parts = list(range(PER_GROUP))
+                    message = {"group_id": group, "topics": [{"name": "orders", "partition_indexes": parts}]}
+                    answer = await ask(connection, 9, 7, message | {"require_stable": False}, 10)
+                    answers[answer["error_code"]] += 1
+                    if answer["error_code"] == 0:
+                        (topic,) = answer["topics"]
+                        right = [(p["committed_offset"], p["error_code"]) for p in topic["partitions"]]
+                        wrong += right != [(TIMES, 0)] * PER_GROUP
+                        served += 1
+                if served == len(groups):
+                    return answers, wrong
+                await asyncio.sleep(0.002)
+        except OffsetMgrError:
+            await asyncio.sleep(0.02)  # cut, as long as it does not know of any request
+        finally:
+            await connection.close()
 
 
 def takeover(kafka: KafkaBroker) -> bool:
