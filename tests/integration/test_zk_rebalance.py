@@ -1,0 +1,251 @@
+"""``zk rebalance`` beside real old consumers: what it predicts is what the group then does."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from conftest import MakeTopic
+from kazoo.client import KazooClient
+
+from offsetmgr.cli.app import run
+from offsetmgr.model import TopicPartition
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.zookeeper.ownership import owners
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = pytest.mark.servers
+
+STRATEGIES = ["range", "roundrobin"] if os.environ.get("OFFSETMGR_SOAK") else ["roundrobin"]
+"""Range among real members under change is in tests/chaos/test_shared_group.py too."""
+
+Owned = dict[TopicPartition, str]
+
+
+@pytest.fixture
+def session(kafka: KafkaBroker) -> Iterator[ZookeeperSession]:
+    with ZookeeperSession(kafka.zookeeper) as session:
+        yield session
+
+
+@contextmanager
+def connected(address: str) -> Iterator[KazooClient]:
+    """Plays the consumers."""
+    client = KazooClient(address)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def client(kafka: KafkaBroker) -> Iterator[KazooClient]:
+    with connected(kafka.zookeeper) as client:
+        yield client
+
+
+class Group:
+    """A group's owners as they are and as they are predicted."""
+
+    def __init__(self, name: str, session: ZookeeperSession, capsys: pytest.CaptureFixture[str]) -> None:
+        self.name = name
+        self._session = session
+        self._capsys = capsys
+
+    def owned(self) -> Owned:
+        found = owners(self._session, self.name)
+        return {tp: f"{one.member_id}-{one.thread}" for tp, one in found.items()}
+
+    def rebalance(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of the command."""
+        code = run(["zk", "rebalance", self.name, "--zookeeper", self._session.connect, *arguments])
+        captured = self._capsys.readouterr()
+        return code, captured.out, captured.err
+
+    def predicted(self, *arguments: str) -> Owned:
+        code, out, _ = self.rebalance("--simulate", "--partitions", "--format", "json", *arguments)
+        assert code == 0
+        rows = [row for row in json.loads(out) if row["after"] is not None]
+        return {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows}
+
+    def becomes(self, expected: Owned) -> None:
+        deadline = time.monotonic() + 40
+        while (found := self.owned()) != expected:
+            assert time.monotonic() < deadline, f"{found}, expected {expected}"
+            time.sleep(0.1)  # between looks
+
+
+@pytest.fixture
+def group(session: ZookeeperSession, unique: str, capsys: pytest.CaptureFixture[str]) -> Group:
+    return Group(unique, session, capsys)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_predicted_is_what_the_real_group_then_does(
+    strategy: str, group: Group, kafka: KafkaBroker, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    orders, bills = make_topic(f"{group.name}-orders", 8), make_topic(f"{group.name}-bills", 5)
+
+    def member(name: str, streams: int) -> OldConsumer:
+        return OldConsumer(
+            tmp_path / name,
+            zookeeper=kafka.zookeeper,
+            group=group.name,
+            topic=f"white_list:{group.name}-.*",
+            consumer_id=name,
+            streams=streams,
+            extra={"partition.assignment.strategy": strategy},
+        )
+
+    first, second, third = member("a", 2), member("b", 1), member("aa", 11)
+    try:
+        with ThreadPoolExecutor() as several:
+            list(several.map(OldConsumer.start, [first, second]))
+        assert_owned_as_divided(group, strategy, 13)
+
+        joined = group.predicted("--join", f"{group.name}_aa:11")
+        saved = str(tmp_path / "saved.json")
+        assert group.rebalance("--save", saved)[0] == 0
+        assert group.predicted("--from-file", saved, "--join", f"{group.name}_aa:11") == joined
+        third.start()
+        group.becomes(joined)
+
+        grown = group.predicted("--grow", f"{orders}=11")
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_partitions([NewPartitions(orders, 11)])[orders].result(30)
+        group.becomes(grown)
+        assert len(grown) == 16
+
+        left = group.predicted("--leave", "a")
+        first.stop()
+        group.becomes(left)
+        assert {tp.topic for tp in left} == {orders, bills}
+        assert_owned_as_divided(group, strategy, 16)
+    finally:
+        for one in (first, second, third):
+            one.kill()
+
+
+def assert_owned_as_divided(group: Group, strategy: str, partitions: int) -> None:
+    """Also that the owners show which strategy it is."""
+    code, _, told = group.rebalance("--settle", "40")
+    assert (code, told) == (
+        0,
+        f"strategy {strategy} (as the owners show); {partitions} partitions: {partitions} owned as they should be\n",
+    )
+
+
+def plant(client: KazooClient, path: str, data: bytes) -> None:
+    client.create(path, data, ephemeral=True, makepath=True)
+
+
+def test_partitions_owned_otherwise_are_found_and_named(
+    group: Group, client: KazooClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(group.name, 4)
+    registration = json.dumps(
+        {"version": 1, "subscription": {topic: 1}, "pattern": "static", "timestamp": "1"}
+    ).encode()
+    for member in ("a", "b"):
+        plant(client, f"/consumers/{group.name}/ids/{group.name}_{member}", registration)
+    for partition, owner in ((0, "a-0"), (1, "b-0"), (2, "b-0")):
+        plant(client, f"/consumers/{group.name}/owners/{topic}/{partition}", f"{group.name}_{owner}".encode())
+
+    code, out, told = group.rebalance("--partitions", "--settle", "0", "--format", "json")
+
+    a, b = f"{group.name}_a-0", f"{group.name}_b-0"
+    assert code == 1
+    assert json.loads(out) == [
+        {"topic": topic, "partition": 0, "owned": a, "due": a, "state": "right"},
+        {"topic": topic, "partition": 1, "owned": b, "due": a, "state": "wrong"},
+        {"topic": topic, "partition": 2, "owned": b, "due": b, "state": "right"},
+        {"topic": topic, "partition": 3, "owned": None, "due": b, "state": "missing"},
+    ]
+    assert told == (
+        "strategy range (the default; the owners do not show which); 4 partitions: 2 owned as they should be, "
+        "1 another member's due, 1 without an owner: nobody consumes them\n"
+    )
+
+
+def test_a_rebalance_that_ends_in_time_is_no_fault(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(group.name, 1)
+    plant(
+        client,
+        f"/consumers/{group.name}/ids/{group.name}_a",
+        json.dumps({"version": 1, "subscription": {topic: 1}}).encode(),
+    )
+
+    with ThreadPoolExecutor() as several:
+        running: Callable[[], tuple[int, str, str]] = several.submit(group.rebalance, "--settle", "60").result
+        plant(client, f"/consumers/{group.name}/owners/{topic}/0", f"{group.name}_a-0".encode())
+        assert running()[0] == 0
+
+
+def test_a_member_that_nobody_can_read_is_named_and_can_be_thought_away(
+    group: Group, client: KazooClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(group.name, 2)
+    folder = f"/consumers/{group.name}/ids/{group.name}"
+    plant(client, f"{folder}_a", json.dumps({"version": 1, "subscription": {topic: 1}}).encode())
+    plant(client, f"{folder}_b", b"{broken")
+
+    code, out, told = group.rebalance()
+    assert (code, out) == (1, "")
+    assert told == (
+        f"error: member {group.name}_b: its registration cannot be read, so no member of its group can rebalance\n"
+        f"hint: restart that member; what happens without it: --simulate --leave {group.name}_b\n"
+    )
+    assert set(group.predicted("--leave", "b").values()) == {f"{group.name}_a-0"}
+
+
+def test_a_pattern_of_another_language_is_named(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
+    make_topic(group.name, 1)
+    registration = {"version": 1, "subscription": {"[^a[b]]+": 1}, "pattern": "white_list"}
+    plant(client, f"/consumers/{group.name}/ids/{group.name}_a", json.dumps(registration).encode())
+
+    code, _, told = group.rebalance("--simulate")
+    assert code == 1
+    assert told.startswith("error: topic pattern '[^a[b]]+': uses a negated class with another inside")
+
+
+def test_a_group_that_does_not_exist_is_told(group: Group) -> None:
+    code, _, told = group.rebalance()
+    assert code == 1
+    assert told.startswith(f"error: group '{group.name}': does not exist in ZooKeeper at ")
+
+
+def test_a_cluster_of_kafka_0_7_is_divided_in_its_own_order(
+    zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As its documentation writes the nodes: broker -> number of partitions, owners of ``<broker>-<partition>``."""
+    with connected(zookeeper.connect) as client:
+        root = f"/{unique}"
+        for broker in (2, 10):
+            plant(client, f"{root}/brokers/ids/{broker}", f"host-{broker}:creator:9092".encode())
+            plant(client, f"{root}/brokers/topics/t/{broker}", b"2")
+        for member in ("a", "b"):
+            plant(client, f"{root}/consumers/g/ids/g_{member}", b'{ "t": 1 }')
+        for name, owner in (("10-0", "a"), ("10-1", "a"), ("2-0", "b"), ("2-1", "b")):
+            plant(client, f"{root}/consumers/g/owners/t/{name}", f"g_{owner}-0".encode())
+        arguments = ["zk", "rebalance", "g", "--zookeeper", zookeeper.connect + root]
+
+        assert run([*arguments, "--settle", "0"]) == 0
+        assert (
+            "strategy clustered (as the owners show); 4 partitions: 4 owned as they should be"
+            in capsys.readouterr().err
+        )
+
+        assert run([*arguments, "--simulate", "--lose-broker", "10", "--format", "csv"]) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == [
+            'g_a,,2,1,0,1,2,"t:10-0,10-1",t:2-0',
+            'g_b,,2,1,1,0,1,"t:2-0,2-1",t:2-1',
+        ]
