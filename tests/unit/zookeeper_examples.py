@@ -245,6 +245,6 @@ EXAMPLES: Final = [
         parse_cluster_id,
         '{"version":"1","id":"Aa0_-bcdefghijklmnopqr"}',
         "Aa0_-bcdefghijklmnopqr",
-        '{"version":"1","id":"[a-zA-Z0-9_\\\\-]+"}',
+        r"[a-zA-Z0-9_\-]+",
     ),
 ]
