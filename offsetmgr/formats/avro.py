@@ -20,6 +20,7 @@ from fastavro.write import Writer
 
 from offsetmgr import errors as error_classes
 from offsetmgr.errors import MalformedData, OffsetMgrError, UnknownVersion, UnsupportedOperation, UsageError
+from offsetmgr.formats.avrorecords import NO_END, RecordBlocks, RecordEncoder, end, errors_field
 from offsetmgr.formats.base import (
     FORMAT_VERSION,
     BadLines,
@@ -33,8 +34,6 @@ from offsetmgr.formats.base import (
 )
 from offsetmgr.model import BrokerPartition, Committed, TopicPartition
 
-BLOCK_BYTES: Final = 64_000
-"""Records are gathered into blocks of about this size before they are deflated; one block is decoded at a time."""
 MAGIC: Final = b"Obj\x01"
 _META: Final = "offsetmgr."
 
@@ -131,23 +130,21 @@ class AvroFormat:
             checked,  # type: ignore[arg-type]
             _PARSED,
             codec=self._codec,
-            sync_interval=BLOCK_BYTES,
             metadata=_to_metadata(header),
             sync_marker=self._sync_marker,
             compression_level=1 if self._codec == "deflate" else None,
-            options={"disable_tuple_notation": True},  # quicker, and we write no union branch by its name
         )
+        encoder, blocks = RecordEncoder(), RecordBlocks(writer)
         for group in groups:
             refuse_unreadable(group, self.carries, keep_errors)
             lost.count(group)
             try:
-                writer.write(_record(group))
+                blocks.add(encoder.group(group.group, group.offsets, errors_field(_all_errors(group))) + NO_END)
             except (UnicodeEncodeError, OverflowError, ValueError) as error:
                 raise UnsupportedOperation(f"group {group.group!r}", f"Avro cannot carry it: {error}") from error
-        writer.flush()
-        end = {"groups": lost.groups, "offsets": lost.offsets, "crc32": checked.crc32}
-        writer.write({"group": "", "offsets": [], "errors": [], "end": end})
-        writer.flush()
+        blocks.flush()
+        blocks.add(encoder.group("", {}) + end(lost.groups, lost.offsets, checked.crc32))
+        blocks.flush()
         return lost.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:
@@ -282,29 +279,6 @@ class _Checksum:
     def seekable(self) -> bool:
         """False: fastavro would look whether to append to what is there, and snapshots are written whole."""
         return False
-
-
-def _record(group: GroupLike) -> dict[str, Any]:
-    return {
-        "group": group.group,
-        "offsets": [
-            {
-                "topic": tp[0],
-                "partition": tp[1],
-                "offset": found[0],
-                "metadata": found[1],
-                "leader_epoch": found[2],
-                "commit_timestamp": found[3],
-            }
-            for tp, found in sorted(group.offsets.items())
-        ],
-        "errors": [
-            {"topic": tp and tp.topic, "partition": tp and tp.partition, "kind": type(error).__name__}
-            | {"what": error.what, "why": error.why, "hint": error.hint}
-            for tp, error in _all_errors(group)
-        ],
-        "end": None,
-    }
 
 
 def _all_errors(group: GroupLike) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:

@@ -14,8 +14,9 @@ import fastavro
 from fastavro.write import Writer
 
 from offsetmgr.errors import MalformedData, OffsetMgrError
-from offsetmgr.formats.avro import BLOCK_BYTES, MAGIC, SCHEMA, AvroFormat, _Checksum, _record, _to_metadata
-from offsetmgr.formats.base import GroupEntry, SnapshotHeader
+from offsetmgr.formats.avro import MAGIC, SCHEMA, AvroFormat, _Checksum, _to_metadata
+from offsetmgr.formats.avrorecords import NO_END, RecordBlocks, RecordEncoder, end
+from offsetmgr.formats.base import SnapshotHeader
 from offsetmgr.model import BrokerPartition, Committed, TopicPartition
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
@@ -60,21 +61,19 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[Grou
         checked,  # type: ignore[arg-type]
         _PARSED,
         codec="deflate",
-        sync_interval=BLOCK_BYTES,
         metadata=_to_metadata(header),
         compression_level=1,
     )
+    encoder, blocks = RecordEncoder(), RecordBlocks(writer)
     group_count = offset_count = partitions = 0
     for images in groups:
-        left = [{"topic": tp[0], "partition": tp[1], "offset": offset} for tp, offset in images.left.items()]
-        writer.write(_record(GroupEntry(images.group, images.before)) | {"left": left})
+        blocks.add(encoder.group(images.group, images.before) + NO_END + encoder.left(images.left))
         group_count += 1
         offset_count += len(images.before)
-        partitions += len(left)
-    writer.flush()
-    end = {"groups": group_count, "offsets": offset_count, "crc32": checked.crc32}
-    writer.write({"group": "", "offsets": [], "errors": [], "end": end, "left": []})
-    writer.flush()
+        partitions += len(images.left)
+    blocks.flush()
+    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.left({}))
+    blocks.flush()
     return partitions
 
 
