@@ -117,7 +117,7 @@ class Committed(NamedTuple):
 
     def value(self) -> OffsetAndMetadata:
         """The same commit as something that can be committed."""
-        return OffsetAndMetadata(self.offset, self.metadata, self.leader_epoch, self.commit_timestamp)
+        return tuple.__new__(OffsetAndMetadata, self[:4])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
 from offsetmgr.formats.images import GroupImages
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
+from offsetmgr.operations.proposal import BY_PARTITION, GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
@@ -36,7 +36,7 @@ def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelec
         problem = None
         if not changes and topics.patterns:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
-        yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)), problem)
+        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), problem)
 
 
 @runtime_checkable
@@ -101,7 +101,7 @@ def propose_import(
             if topics.matches(tp)
         ]
         changes += _unreadable(source.errors, topics)
-        yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)))
+        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)))
 
 
 def propose_undo(
@@ -138,7 +138,7 @@ def propose_undo(
             if change.writes and not force and not _left_by(current, left):
                 change = change._replace(problem=_moved_on(found.group, tp, current, left), writes=False)
             changes.append(change)
-        yield GroupProposal(found.group, tuple(sorted(changes, key=_partition)))
+        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)))
 
 
 def _toward(
@@ -175,7 +175,3 @@ def _unreadable(errors: Mapping[TopicPartition, OffsetMgrError], topics: TopicSe
         for tp, error in errors.items()
         if topics.matches(tp)
     ]
-
-
-def _partition(change: ProposedChange) -> TopicPartition:
-    return change.partition

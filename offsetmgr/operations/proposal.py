@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import IO, Final, NamedTuple, Self
 
 from offsetmgr.errors import OffsetMgrError
@@ -35,6 +36,10 @@ class ProposedChange(NamedTuple):
     writes: bool = True
 
 
+BY_PARTITION: Final = itemgetter(0)
+"""Sorts changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupProposal:
     """One group's changes, sorted by partition. ``problem`` is why nothing of the group will be done."""
@@ -48,10 +53,11 @@ class GroupProposal:
 
         Rewinds were decided on when the change was proposed, in sight of the very value that the write expects.
         """
+        new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
-            c.partition: Change(c.after, expected=c.before, allow_rewind=True)
-            for c in self.changes
-            if c.writes and c.problem is None
+            tp: new(Change, (after, before, True))
+            for tp, before, after, _, problem, writes in self.changes
+            if writes and problem is None
         }
         return GroupEdit(self.group, changes, guard) if changes and self.problem is None else None
 
@@ -144,6 +150,8 @@ def propose(
     """A change with what people should know about it noted."""
     if not isinstance(before, Committed):  # quick, because imports into empty stores are the largest edits
         return ProposedChange(partition, before, after, note, None, after is not None)
+    if after is not None and after.offset > before.offset:  # quick as well: what nearly every import does
+        return tuple.__new__(ProposedChange, (partition, before, after, note, None, True))
     if same_value(before, after, capabilities):
         return ProposedChange(partition, before, after, note or "unchanged", None, False)
     if after is not None and after.offset < before.offset:
