@@ -1,108 +1,136 @@
-"""The records of snapshots, encoded by hand, are what fastavro makes of the schema; what does not fit is refused."""
+"""`AvroFormat` against fastavro, both ways: after the version the bytes are what the schemas say."""
 
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
-from offsetmgr.errors import OffsetMgrError, Unreadable
-from offsetmgr.formats.avro import SCHEMA
-from offsetmgr.formats.avrorecords import NO_END, RecordEncoder, end, errors_field, long
-from offsetmgr.formats.images import IMAGES_SCHEMA
-from offsetmgr.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.errors import Unreadable
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
-LONGS = st.integers(-(2**63), 2**63 - 1)
-INTS = st.integers(-(2**31), 2**31 - 1)
-T0, T1 = TopicPartition("orders", 0), TopicPartition("zahlungen-ü", 300)
+FOLDER = Path(__file__).parents[2] / "schemas"
+SCHEMAS = {
+    name: fastavro.parse_schema(json.loads((FOLDER / f"{name}.avsc").read_text()))
+    for name in ("offset-key", "offset-value", "group-key", "group-value")
+}
+VERSIONS = {"offset": b"\x4f\x00", "group": b"\x4f\x10"}
+form = AvroFormat()
 
 
-def fastavros(schema: dict[str, object], record: dict[str, object]) -> bytes:
+def written(schema: str, datum: dict[str, Any]) -> bytes:
+    """What fastavro makes of it, behind our version."""
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema(dict(schema)), record)
-    return stream.getvalue()
+    fastavro.schemaless_writer(stream, SCHEMAS[schema], datum)
+    return VERSIONS[schema.partition("-")[0]] + stream.getvalue()
 
 
-@given(LONGS)
-def test_a_long_is_what_fastavro_writes(number: int) -> None:
-    assert long(number) == fastavros({"type": "long"}, number)  # type: ignore[arg-type]
+def read(schema: str, data: bytes | None) -> Any:
+    """What fastavro reads behind the version; the data end there."""
+    assert data is not None
+    assert data[:2] == VERSIONS[schema.partition("-")[0]]
+    stream = io.BytesIO(data[2:])
+    datum = fastavro.schemaless_reader(stream, SCHEMAS[schema], None)
+    assert stream.read() == b""
+    return datum
 
 
-@pytest.mark.parametrize("bits", range(64))
-def test_a_long_on_either_side_of_each_length(bits: int) -> None:
-    for number in (2**bits - 1, -(2**bits)):
-        assert long(number) == fastavros({"type": "long"}, number)
+@given(TEXT, TEXT, INT32 | st.integers(0, 1100))
+def test_keys(group: str, topic: str, partition: int) -> None:
+    datum = {"group": group, "topic": topic, "partition": partition}
+
+    key = form.offset_prefix(group, topic) + form.partition_suffix(partition)
+
+    assert key == written("offset-key", datum)
+    assert read("offset-key", key) == datum
+    assert form.decode_key(written("offset-key", datum)) == OffsetKey(group, topic, partition)
+    assert form.encode_group_key(group) == written("group-key", {"group": group})
+    assert form.decode_key(written("group-key", {"group": group})) == GroupKey(group)
 
 
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**80])
-def test_what_is_longer_than_64_bits_is_refused(number: int) -> None:
-    with pytest.raises(OverflowError, match="64 bits"):
-        long(number)
+@given(OFFSETS, INT32, TEXT | st.text("m", min_size=8000, max_size=8400), TIMES, EXPIRIES)
+def test_values(offset: int, epoch: int, metadata: str, time: int, expiry: int | None) -> None:
+    known = None if epoch == -1 else epoch
+    datum = {
+        "offset": offset,
+        "leader_epoch": known,
+        "metadata": metadata,
+        "commit_timestamp": time,
+        "expire_timestamp": expiry,
+    }
+
+    ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, metadata)], time, expiry)
+
+    assert value == written("offset-value", datum)
+    assert read("offset-value", value) == datum
+    assert form.decode_value(written("offset-value", datum)) == OffsetValue(offset, known, metadata, time, expiry)
 
 
-@given(LONGS, st.text(max_size=5), st.none() | INTS, st.none() | LONGS, st.none() | LONGS)
-def test_a_record_of_before_images_is_what_fastavro_writes(
-    offset: int, metadata: str, epoch: int | None, timestamp: int | None, left: int | None
-) -> None:
-    encoder = RecordEncoder()
-    found = Committed(offset, metadata, epoch, timestamp, 7)
-    value = {"offset": offset, "metadata": metadata, "leader_epoch": epoch, "commit_timestamp": timestamp}
-    names = [{"topic": tp.topic, "partition": tp.partition} for tp in (T0, T1)]
-    theirs = fastavros(
-        IMAGES_SCHEMA,
-        {
-            "group": "g",
-            "offsets": [names[0] | value, names[1] | value],
-            "errors": [],
-            "end": None,
-            "left": [names[1] | {"offset": left}],
-        },
+@given(INT64)
+def test_group_values(last_active: int) -> None:
+    _, value = form.encode_group("g", GroupValue(last_active))
+
+    assert value == written("group-value", {"last_active": last_active})
+    assert form.decode_group(value) == GroupValue(last_active)
+
+
+def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
+    value = written(
+        "offset-value",
+        {"offset": 5, "leader_epoch": -1, "metadata": "", "commit_timestamp": 1, "expire_timestamp": None},
     )
 
-    first = encoder.group("g", {T1: found, T0: found}) + NO_END + encoder.left({T1: left})
-    again = encoder.group("g", {T1: found, T0: found}) + NO_END + encoder.left({T1: left})
-
-    assert first == theirs
-    assert again == theirs  # what is remembered is remembered rightly
-
-
-def test_errors_and_the_end_are_what_fastavro_writes() -> None:
-    whole, one = OffsetMgrError("group g", "cannot be read", "look"), Unreadable("node", "is junk")
-    recorded = [
-        {"topic": None, "partition": None, "kind": "OffsetMgrError"}
-        | {"what": "group g", "why": "cannot be read", "hint": "look"},
-        {"topic": "orders", "partition": 0, "kind": "Unreadable", "what": "node", "why": "is junk", "hint": one.hint},
-    ]
-    encoder = RecordEncoder()
-
-    assert encoder.group("g", {}, errors_field([(None, whole), (T0, one)])) + NO_END == fastavros(
-        SCHEMA, {"group": "g", "offsets": [], "errors": recorded, "end": None}
-    )
-    assert encoder.group("", {}) + end(3, 70_000, 2**32 - 1) == fastavros(
-        SCHEMA, {"group": "", "offsets": [], "errors": [], "end": {"groups": 3, "offsets": 70_000, "crc32": 2**32 - 1}}
-    )
-
-
-def test_a_partition_of_kafka_0_7_is_its_number() -> None:
-    partition = BrokerPartition(65_534, 32_767)
-
-    assert RecordEncoder().left({TopicPartition("orders", partition): 5}) == RecordEncoder().left(
-        {TopicPartition("orders", int(partition)): 5}
-    )
+    assert form.decode_value(value) == OffsetValue(5, None, "", 1)
+    assert form.read_offset(value) == (5, -1, "")
 
 
 @pytest.mark.parametrize(
-    ("partition", "found"),
+    ("data", "why"),
     [
-        (2**31, Committed(1)),
-        (0, Committed(2**63)),
-        (0, Committed(1, leader_epoch=2**31)),
-        (0, Committed(1, commit_timestamp=2**63)),
+        ("4f00 8200 0274 00", "group is longer than need be"),
+        ("4f00 0267 820074 00", "topic is longer than need be"),
+        ("4f00 0267 0274 8000", "partition is longer than need be"),
+        ("4f00 0267 0274 8080808010", "partition does not fit into 32 bits"),
+        ("4f00 0167 0274 00", "the length of group is -1"),
+        ("4f00 0267 0274 0000", "1 bytes too many"),
+        ("4f00 0267 0374 00", "the length of topic is -2"),
+        ("4f00 0267 fe7f74 00", "it ends within topic"),
+        ("4f00 02ff 0274 00", "group is no UTF-8"),
     ],
 )
-def test_a_number_that_its_field_cannot_hold_is_refused(partition: int, found: Committed) -> None:
-    with pytest.raises(OverflowError):
-        RecordEncoder().group("g", {TopicPartition("orders", partition): found})
+def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
+    """It would be another key of the log for the same offset."""
+    with pytest.raises(Unreadable, match=why):
+        form.decode_key(bytes.fromhex(data))
+    if "UTF-8" not in why:  # told once a topic, by decode_key
+        with pytest.raises(Unreadable, match=why):
+            form.split(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("4f00 5400 00 8080808080800000", "commit_timestamp is longer than need be"),
+        ("4f00 d400 0000 80a0abfef962 00", "offset is longer than need be"),
+        ("4f00 ffffffffffffffffff02 0000 80a0abfef962 00", "offset does not fit into 64 bits"),
+        ("4f00 54 04 00 80a0abfef962 00", "the union leader_epoch has no branch 2"),
+        ("4f00 54 00 00 80a0abfef962 04", "the union expire_timestamp has no branch 2"),
+        ("4f00 54 02 8080808010 00 80a0abfef962 00", "leader_epoch does not fit into 32 bits"),
+        ("4f00 54 00 03 80a0abfef962 00", "the length of metadata is -2"),
+        ("4f00 54 00 02ff 80a0abfef962 00", "metadata is no UTF-8"),
+        ("4f00 54 00 00 80a0abfef962 0000", "1 bytes too many"),
+        ("4f00 54 00 00 80a0abfef962", "it ends within expire_timestamp"),
+    ],
+)
+def test_a_value_that_breaks_the_schema_is_unreadable(data: str, why: str) -> None:
+    for call in (form.decode_value, form.read_offset):
+        with pytest.raises(Unreadable, match=why):
+            call(bytes.fromhex(data))

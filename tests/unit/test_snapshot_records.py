@@ -1,0 +1,108 @@
+"""The records of snapshots, encoded by hand, are what fastavro makes of the schema; what does not fit is refused."""
+
+from __future__ import annotations
+
+import io
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import OffsetMgrError, Unreadable
+from offsetmgr.formats.avro import SCHEMA
+from offsetmgr.formats.avrorecords import NO_END, RecordEncoder, end, errors_field, long
+from offsetmgr.formats.images import IMAGES_SCHEMA
+from offsetmgr.model import BrokerPartition, Committed, TopicPartition
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+INTS = st.integers(-(2**31), 2**31 - 1)
+T0, T1 = TopicPartition("orders", 0), TopicPartition("zahlungen-ü", 300)
+
+
+def fastavros(schema: dict[str, object], record: dict[str, object]) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(dict(schema)), record)
+    return stream.getvalue()
+
+
+@given(LONGS)
+def test_a_long_is_what_fastavro_writes(number: int) -> None:
+    assert long(number) == fastavros({"type": "long"}, number)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bits", range(64))
+def test_a_long_on_either_side_of_each_length(bits: int) -> None:
+    for number in (2**bits - 1, -(2**bits)):
+        assert long(number) == fastavros({"type": "long"}, number)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**80])
+def test_what_is_longer_than_64_bits_is_refused(number: int) -> None:
+    with pytest.raises(OverflowError, match="64 bits"):
+        long(number)
+
+
+@given(LONGS, st.text(max_size=5), st.none() | INTS, st.none() | LONGS, st.none() | LONGS)
+def test_a_record_of_before_images_is_what_fastavro_writes(
+    offset: int, metadata: str, epoch: int | None, timestamp: int | None, left: int | None
+) -> None:
+    encoder = RecordEncoder()
+    found = Committed(offset, metadata, epoch, timestamp, 7)
+    value = {"offset": offset, "metadata": metadata, "leader_epoch": epoch, "commit_timestamp": timestamp}
+    names = [{"topic": tp.topic, "partition": tp.partition} for tp in (T0, T1)]
+    theirs = fastavros(
+        IMAGES_SCHEMA,
+        {
+            "group": "g",
+            "offsets": [names[0] | value, names[1] | value],
+            "errors": [],
+            "end": None,
+            "left": [names[1] | {"offset": left}],
+        },
+    )
+
+    first = encoder.group("g", {T1: found, T0: found}) + NO_END + encoder.left({T1: left})
+    again = encoder.group("g", {T1: found, T0: found}) + NO_END + encoder.left({T1: left})
+
+    assert first == theirs
+    assert again == theirs  # what is remembered is remembered rightly
+
+
+def test_errors_and_the_end_are_what_fastavro_writes() -> None:
+    whole, one = OffsetMgrError("group g", "cannot be read", "look"), Unreadable("node", "is junk")
+    recorded = [
+        {"topic": None, "partition": None, "kind": "OffsetMgrError"}
+        | {"what": "group g", "why": "cannot be read", "hint": "look"},
+        {"topic": "orders", "partition": 0, "kind": "Unreadable", "what": "node", "why": "is junk", "hint": one.hint},
+    ]
+    encoder = RecordEncoder()
+
+    assert encoder.group("g", {}, errors_field([(None, whole), (T0, one)])) + NO_END == fastavros(
+        SCHEMA, {"group": "g", "offsets": [], "errors": recorded, "end": None}
+    )
+    assert encoder.group("", {}) + end(3, 70_000, 2**32 - 1) == fastavros(
+        SCHEMA, {"group": "", "offsets": [], "errors": [], "end": {"groups": 3, "offsets": 70_000, "crc32": 2**32 - 1}}
+    )
+
+
+def test_a_partition_of_kafka_0_7_is_its_number() -> None:
+    partition = BrokerPartition(65_534, 32_767)
+
+    assert RecordEncoder().left({TopicPartition("orders", partition): 5}) == RecordEncoder().left(
+        {TopicPartition("orders", int(partition)): 5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("partition", "found"),
+    [
+        (2**31, Committed(1)),
+        (0, Committed(2**63)),
+        (0, Committed(1, leader_epoch=2**31)),
+        (0, Committed(1, commit_timestamp=2**63)),
+    ],
+)
+def test_a_number_that_its_field_cannot_hold_is_refused(partition: int, found: Committed) -> None:
+    with pytest.raises(OverflowError):
+        RecordEncoder().group("g", {TopicPartition("orders", partition): found})
