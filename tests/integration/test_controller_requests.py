@@ -34,7 +34,8 @@ pytestmark = pytest.mark.servers
 BROKERS = 3
 SETTINGS = {
     "auto.leader.rebalance.enable": "false",
-    "zookeeper.session.timeout.ms": 3000,
+    # A frozen broker counts as alive for so long, on a busy machine too.
+    "zookeeper.session.timeout.ms": 15_000,
     "offsets.topic.num.partitions": 1,
 }
 
@@ -56,7 +57,7 @@ class Trio:
 
 
 @pytest.fixture(scope="module")
-def trio(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+def servers(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
     folder = tmp_path_factory.mktemp("requests")
     chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
     brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
@@ -68,6 +69,16 @@ def trio(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -
                 stack.callback(broker.kill)
             list(pool.map(KafkaBroker.start, (*brokers, keeper)))
         yield Trio(brokers, keeper)
+
+
+@pytest.fixture
+def trio(servers: Trio) -> Trio:
+    """All brokers up and registered before a test, whatever the one before has done."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(KafkaBroker.start, servers.brokers))
+    with ZookeeperSession(servers.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
+        wait_for(lambda: len(read_state(session, []).brokers) == BROKERS, "all brokers are registered")
+    return servers
 
 
 @pytest.fixture
@@ -185,6 +196,33 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
     with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):
         submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], judged, [topic])
     assert session.get(paths.REASSIGN_PARTITIONS) is None
+
+
+def test_a_controller_that_goes_in_the_middle_is_followed_to_the_next_one(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    first = read_state(session, []).controller
+    others = [broker for broker in trio.brokers if broker.broker_id != first]
+    topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
+    home = write(tmp_path / "home.json", topic, {0: [others[0].broker_id]})
+    moves = write(tmp_path / "moves.json", topic, {0: [others[1].broker_id]})
+    asked = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--execute", "--yes", "--reassignment-json-file")
+    commands.run(*asked, str(home))
+
+    others[1].freeze()
+    try:
+        moving = commands.start(*asked, str(moves))
+        wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is not None, "the request is made")
+        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
+        trio.brokers[first or 0].stop()
+    finally:
+        others[1].thaw()
+    out, err = moving.communicate(timeout=60)
+
+    assert moving.returncode == 0, f"{out}\n{err}"
+    assert "1 of 1 done" in err
+    assert assigned(session, topic)[0].replicas == (others[1].broker_id,)
+    assert read_state(session, []).controller != first
 
 
 def test_preferred_leaders_lead_again_after_a_broker_was_away(

@@ -7,6 +7,8 @@ checked at the end.
 from __future__ import annotations
 
 import json
+import os
+import random
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
 from offsetmgr.zookeeper.check.reading import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.run import Check
 from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create, State
 
 pytestmark = pytest.mark.servers
 
@@ -348,6 +351,62 @@ def test_every_kind_of_node_that_cannot_be_understood_is_a_finding_and_the_rest_
     }
     (other,) = (finding for finding in findings if finding.code != "unreadable")
     assert (other.code, other.partitions) == ("no-owner", (2,))
+
+
+def test_a_subscription_to_what_cannot_be_a_topic_is_one_that_nobody_serves(
+    cluster: Cluster, session: ZookeeperSession
+) -> None:
+    cluster.register("odd", "odd_worker", topic="or/ders")
+    cluster.register("odd", "odd_other", topic="")
+
+    findings = found(session)
+
+    assert [(finding.code, finding.topic) for finding in findings] == [
+        ("subscription-unserved", ""),
+        ("subscription-unserved", "or/ders"),
+    ]
+
+
+def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, session: ZookeeperSession) -> None:
+    """200 groups (2,000 in scripts/soak) whose nodes hold random cuttings of what belongs there, under random names."""
+    seed = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
+    chance = random.Random(seed)
+    groups = [f"random-{n}" for n in range(2000 if os.environ.get("OFFSETMGR_SOAK") else 200)]
+    kinds = ("ids", "owners", "offsets")
+    names = ("orders", "0", "1", "7", "1-0", "x", "ö", "a b", "..x", "random-1_h-1700000000000-00000000")
+    good = (
+        b'{"version":1,"subscription":{"orders":1},"pattern":"static","timestamp":"17"}',
+        b'{"version":1,"subscription":{"ord(ers":1},"pattern":"white_list","timestamp":"17"}',
+        b"random-1_h-1700000000000-00000000-0",
+        b"17",
+        b"*1*orders",
+        b"\xff\x00",
+    )
+
+    def payload() -> bytes:
+        data = chance.choice(good)
+        return data[: chance.randrange(len(data) + 1)] if chance.random() < 0.5 else data
+
+    created: dict[str, Create] = {}
+    for group in groups:
+        for _ in range(12):
+            depth = chance.randrange(4)
+            parts = [group, chance.choice(kinds), chance.choice(names), chance.choice(names)][: depth + 1]
+            path = "/consumers"
+            for part in parts:
+                path = f"{path}/{part}"
+                created.setdefault(path, Create(path, payload()))
+    nodes = list(created.values())
+    for at in range(0, len(nodes), 400):
+        assert session.transaction(nodes[at : at + 400]).state is State.COMMITTED
+    known = session.children("/consumers") or []
+
+    checked = list(Check(session, known, SystemClock(), ask_ranges=ranges, unused_since_ms=1).run(groups))
+
+    assert [one.group for one in checked] == groups, f"seed {seed}"
+    codes = {finding.code for one in checked for finding in one.findings}
+    assert codes >= {"unreadable", "owner-persistent", "owner-of-other-group", "no-owner", "offsets-topic-gone"}
+    assert all(finding.sentence.startswith(f"/consumers/{one.group}") for one in checked for finding in one.findings)
 
 
 @pytest.mark.parametrize("hidden", ["", "/ids", "/owners", "/owners/orders", "/offsets", "/offsets/orders"])

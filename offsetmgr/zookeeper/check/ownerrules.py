@@ -23,9 +23,13 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
         for topic in topics:
             wanted[topic] = wanted.get(topic, 0) + 1
     for topic, members in sorted(wanted.items()):
-        root = paths.owners_of_topic(facts.group, topic)
         partitions = (cluster.topics or {}).get(topic)
-        if not isinstance(partitions, frozenset) or _hidden(facts, root):
+        if not isinstance(
+            partitions, frozenset
+        ):  # it does not exist: what a subscription names need not even be a name
+            continue
+        root = paths.owners_of_topic(facts.group, topic)
+        if _hidden(facts, root):
             continue
         missing = tuple(sorted(n for n in partitions if TopicPartition(topic, n) not in facts.owners))
         # an owner's node that could not be read owns its partition all the same
