@@ -29,7 +29,7 @@ pytestmark = pytest.mark.servers
 LOG = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
-CLUSTERS, GROUPS = (40, 100) if os.environ.get("OFFSETMGR_SOAK") else (3, 40)
+CLUSTERS, GROUPS = (10, 100) if os.environ.get("OFFSETMGR_SOAK") else (2, 40)
 ASKED = {"range": 2, "roundrobin": 1}
 """Strategy -> how many members of a group are asked."""
 WORDS = ["orders", "bills", "Aa", "t", "x.y", "clicks-eu", "clicks-us", "a_b", "logs", "logs.dead"]
@@ -92,6 +92,7 @@ def plant(session: ZookeeperSession, cluster: Cluster) -> None:
         assert session.transaction(nodes[start : start + 200]).error is None
 
 
+@pytest.mark.timeout(900)
 def test_range_and_round_robin_divide_as_kafkas_own_classes_do(zookeeper: ZooKeeperServer, unique: str) -> None:
     LOG.info("seed %d", SEED)
     chance = Random(SEED)
@@ -108,7 +109,7 @@ def test_range_and_round_robin_divide_as_kafkas_own_classes_do(zookeeper: ZooKee
             plant(session, cluster)
     asked = "".join(f"{c.chroot}\t{strategy}\t{group}\t{member}\n" for c, strategy, group, member in questions)
     answers: defaultdict[int, dict[TopicPartition, str]] = defaultdict(dict)
-    for line in run_java("Assignments", [zookeeper.connect], stdin=asked):
+    for line in run_java("Assignments", [zookeeper.connect], stdin=asked, timeout=800):
         asked_as, topic, partition, thread = line.split("\t")
         answers[int(asked_as)][TopicPartition(topic, int(partition))] = thread
 
