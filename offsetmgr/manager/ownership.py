@@ -325,8 +325,10 @@ class SlotOwnership:
             await asyncio.wait(leaving, timeout=self._patience)
         if self._lost and (pause := self._pause_after_loss()):
             self._wake.clear()
+            # The others need not wait for our patience. (Not `wait_for`, in which a `stop` could get lost.)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)  # the others need not wait for our patience
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
     def _pause_after_loss(self) -> float:
         """None after the first loss; more and more where somebody claims against the group again and again."""

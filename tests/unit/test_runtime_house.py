@@ -73,6 +73,32 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
     scenario(work)
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_the_house_ends_though_an_answer_about_members_comes_as_it_is_closed(turns: int) -> None:
+    """Turns of the loop between the two: in one of them the answer is there and nobody has taken it yet."""
+    config = ManagerConfig(limits=ShardLimits(retention_ms=0), expiry_interval=0.02, standby=False)
+
+    async def work() -> None:
+        asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def members(groups: Sequence[str]) -> Mapping[str, bool]:
+            asked.set()
+            found: Mapping[str, bool] = await answer
+            return found
+
+        async with manager(MemoryLog(PARTITIONS), config=replace(config, members=members)) as runtime:
+            await written([runtime.commit(commit("g", 1))])
+            await asked.wait()
+            answer.set_result({"g": True})
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing = asyncio.create_task(runtime.close())
+            await asyncio.wait({closing}, timeout=5)
+            assert closing.done()
+
+    scenario(work)
+
+
 def test_figures_have_names_that_the_metrics_endpoint_takes() -> None:
     from offsetmgr.server.metrics import Metrics
 

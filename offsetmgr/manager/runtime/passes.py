@@ -83,7 +83,9 @@ class ExpiryPasses:
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
         if self._members is not None:
             try:
-                members = await asyncio.wait_for(self._members(expirable), self._patience)
+                # Not `wait_for`: cancelled as the answer comes it goes on (Python 3.11), and so would the house.
+                async with asyncio.timeout(self._patience):
+                    members = await self._members(expirable)
             except TimeoutError:
                 members = {}  # nobody knows of any, so nothing of them expires
             if self._served(shard.partition) is not shard:
