@@ -12,6 +12,7 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import Connect, Format, connected
 from offsetmgr.cli.render import OutputFormat, note
+from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.cli.zk_changes import changes_of
 from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, tell, write_owners, write_prediction
 from offsetmgr.errors import FileFailure, UsageError
@@ -28,7 +29,7 @@ def _change(flag: str, metavar: str, text: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=f"{text} Repeatable.", show_default=False)
 
 
-@app.command("rebalance")
+@app.command("rebalance", cls=WatchCommand)
 @connected
 def rebalance(
     connect: Connect,
@@ -90,6 +91,8 @@ def rebalance(
             "--settle", metavar="SECONDS", min=0, help="Wait so long for a rebalance to end before finding fault."
         ),
     ] = 5,
+    watch: Watch = None,
+    count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Who owns which partitions of a group, beside who should; or with --simulate who would, if things changed.
@@ -104,29 +107,33 @@ def rebalance(
     if change is not None and not simulate:
         raise UsageError("zk rebalance", "what happens is only simulated", "add --simulate")
     if from_file is not None:
-        picture = _read(from_file, name)
+        kept = _read(from_file, name)
+        if kept.owners is None and not simulate:
+            raise UsageError(
+                f"file {from_file}", "does not say who owns what, so nothing can be compared", "add --simulate"
+            )
+        settle = 0
 
-        def again() -> GroupPicture:
-            return picture
+        def pictured() -> GroupPicture:
+            return kept
     else:
         if name is None:
             raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
         session = connect.zookeeper("zk rebalance")
-        picture = look(session, name)
 
-        def again() -> GroupPicture:
-            return look(session, name)
+        def pictured() -> GroupPicture:
+            return look(session, name, topic or ())
 
     if save is not None:
-        _save(picture, save)
-    if simulate:
-        _simulate(picture, change, strategy, internal_topics, partitions, output)
-    elif picture.owners is None:
-        raise UsageError(
-            f"file {from_file}", "does not say who owns what, so nothing can be compared", "add --simulate"
-        )
-    else:
-        _compare(picture, again, 0 if from_file is not None else settle, strategy, internal_topics, partitions, output)
+        _save(pictured(), save)
+
+    def once() -> int:
+        if simulate:
+            return _simulate(pictured(), change, strategy, internal_topics, partitions, output)
+        return _compare(pictured, settle, strategy, internal_topics, partitions, output)
+
+    if code := watching(once, watch, count):
+        raise typer.Exit(code)
 
 
 def _simulate(
@@ -136,7 +143,7 @@ def _simulate(
     internal: bool,
     by_partition: bool,
     output: OutputFormat,
-) -> None:
+) -> int:
     from offsetmgr.zookeeper.simulation.predict import predict
 
     after = picture if change is None else change(picture)
@@ -146,34 +153,33 @@ def _simulate(
     if not prediction.seen:
         note("before: computed, for the file does not say who owns what")
     tell(prediction, why, WOULD_COME)
+    return 0
 
 
 def _compare(
-    picture: GroupPicture,
-    again: Callable[[], GroupPicture],
+    pictured: Callable[[], GroupPicture],
     settle: float,
     strategy: str | None,
     internal: bool,
     by_partition: bool,
     output: OutputFormat,
-) -> None:
-    """Shows owners beside what they should be. Raises `typer.Exit` where they differ."""
+) -> int:
+    """Shows owners beside what they should be; the exit code says whether they differ."""
     from offsetmgr.zookeeper.simulation.predict import predict
 
     deadline = time.monotonic() + settle
     while True:
+        picture = pictured()
         chosen, why = _strategy(picture, strategy, internal)
         prediction = predict(picture, picture, chosen, internal=internal)
         if not prediction.moves.changed or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_AGAIN_AFTER)
-        picture = again()
     write_owners(prediction, picture, output, by_partition=by_partition)
     tell(prediction, why, OWNED_NOW)
     if not picture.members:
         note("no live members")
-    if prediction.moves.changed:
-        raise typer.Exit(FAILED)
+    return FAILED if prediction.moves.changed else 0
 
 
 def _strategy(picture: GroupPicture, named: str | None, internal: bool) -> tuple[str, str]:

@@ -176,6 +176,25 @@ def test_partitions_owned_otherwise_are_found_and_named(
     )
 
 
+def test_a_first_member_can_be_thought_of_with_any_topic(
+    group: Group, client: KazooClient, make_topic: MakeTopic
+) -> None:
+    """Of a group that has been, and that nobody consumes in now."""
+    topic = make_topic(group.name, 2)
+    client.ensure_path(f"/consumers/{group.name}/ids")
+    joins = f"{group.name}_first:2"
+    assert group.predicted("--join", joins, "--topic", topic) == {
+        TopicPartition(topic, 0): f"{group.name}_first-0",
+        TopicPartition(topic, 1): f"{group.name}_first-1",
+    }
+    assert group.rebalance("--watch", "0.1", "--count", "2") == (
+        0,
+        "",
+        "strategy range (the default; the owners do not show which); 0 partitions: nothing to divide\nno live members\n"
+        * 2,
+    )
+
+
 def test_a_rebalance_that_ends_in_time_is_no_fault(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
     topic = make_topic(group.name, 1)
     plant(

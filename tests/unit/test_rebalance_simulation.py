@@ -110,7 +110,7 @@ def test_a_topic_that_is_deleted_is_lost() -> None:
     before = group(A, owners=owned(a="orders:0,1,2,3,4"))
     found = predict(before, changes.topic_is_deleted(before, "orders"), "range")
     assert found.moves == Moves(kept=0, rethreaded=0, moved=0, gained=0, lost=5)
-    assert found.doubts == ("topic orders does not exist",)
+    assert found.doubts == ("no partitions of topic orders are known",)
 
 
 def test_a_broker_that_stops_moves_nothing_since_0_8() -> None:
@@ -395,7 +395,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
     assert out.splitlines()[1:] == [f"{A},,0,3,0,3,0,,orders:0-2"]
     assert told.splitlines()[0] == "before: computed, for the file does not say who owns what"
     _, told = printed(capsys, "--from-file", str(file), "--simulate", "--format", "csv")
-    assert told.splitlines()[-1] == "topic orders does not exist"
+    assert told.splitlines()[-1] == "no partitions of topic orders are known"
 
 
 @pytest.mark.parametrize(

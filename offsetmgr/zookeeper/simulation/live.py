@@ -5,6 +5,8 @@ It is put together from several reads: while the group rebalances, owners and me
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from offsetmgr.errors import GroupNotFound, InvalidPattern, UnsupportedOperation
 from offsetmgr.model import BrokerPartition
 from offsetmgr.zookeeper import paths
@@ -18,8 +20,8 @@ from offsetmgr.zookeeper.subscription import Subscription
 from offsetmgr.zookeeper.topics import Topic, topic_names, topics
 
 
-def look(session: ZookeeperSession, group: str) -> GroupPicture:
-    """The group as it is. Topics that no member selects and nobody owns anything of are left out.
+def look(session: ZookeeperSession, group: str, also: Iterable[str] = ()) -> GroupPicture:
+    """The group as it is, with the topics that a member selects or owns something of, and those named in ``also``.
 
     Raises `GroupNotFound`, the first error of a topic that a member consumes, and what reading raises.
     """
@@ -28,7 +30,7 @@ def look(session: ZookeeperSession, group: str) -> GroupPicture:
     live = {one.member_id: _subscription(one) for one in members(session, group)}
     owned = owners(session, group)
     existing = topic_names(session)
-    wanted = {one.topic for one in owned}
+    wanted = {*also, *(one.topic for one in owned)}
     for subscription in live.values():
         try:
             wanted.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))

@@ -86,7 +86,7 @@ def usual_strategy(picture: GroupPicture) -> str:
 def _doubts(picture: GroupPicture, strategy: str, *, internal: bool) -> tuple[str, ...]:
     streams = picture.streams(internal=internal)
     consumed = {topic for topics in streams.values() for topic in topics}
-    doubts = [f"topic {topic} does not exist" for topic in sorted(consumed - picture.topics.keys())]
+    doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - picture.topics.keys())]
     if strategy in (RoundRobinAssignor.name, EqualRoundRobinAssignor.name):
         partitions = {topic: held for topic, held in picture.partitions.items() if topic in consumed}
         alike = sorted({one.topic for tied in hashed_alike(partitions) for one in tied})
