@@ -25,13 +25,16 @@ class ConnectionConfig:
     """Everything beside an address that is needed to open a store or a cluster.
 
     ``kafka`` holds librdkafka properties (``security.protocol``, ``sasl.username``, ...), already translated from
-    Java's names. ``zookeeper_auth`` holds (scheme, credential) pairs, as ``("digest", "user:password")``.
+    Java's names. ``zookeeper_auth`` holds (scheme, credential) pairs, as ``("digest", "user:password")``, or
+    ``("sasl", "user:password")`` for DIGEST-MD5; ``zookeeper_acl`` is the access list of nodes that we create there
+    (``open``, ``creator``, or a list as ``sasl:app:cdrw``).
     ``timeout_ms`` bounds every single call to a server. ``stores`` maps the names of ``[store.NAME]`` sections to
     their settings.
     """
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    zookeeper_acl: str = ""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
@@ -49,6 +52,7 @@ class Settings:
     command_config: str | None = None
     timeout_ms: int | None = None
     zookeeper_auth: str | None = field(default=None, repr=False)
+    zookeeper_acl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, s
         connection=ConnectionConfig(
             kafka=properties.kafka,
             zookeeper_auth=auth,
+            zookeeper_acl=first("zookeeper_acl") or properties.zookeeper_acl,
             timeout_ms=first("timeout_ms") or properties.timeout_ms or DEFAULT_TIMEOUT_MS,
             stores=_stores(document, path),
         ),
@@ -108,7 +113,12 @@ def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, s
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
     """The same settings with the credentials of this ``.properties`` file alone. Raises `ConfigError`."""
     properties = translate(load_properties(Path(path)), path)
-    return replace(connection, kafka=properties.kafka, zookeeper_auth=properties.zookeeper_auth)
+    return replace(
+        connection,
+        kafka=properties.kafka,
+        zookeeper_auth=properties.zookeeper_auth,
+        zookeeper_acl=properties.zookeeper_acl,
+    )
 
 
 def _store_of(layer: Settings) -> str | None:
@@ -174,7 +184,7 @@ def _from_file(document: Mapping[str, Any], path: Path, name: str | None) -> Set
 
 
 def _context(table: Mapping[str, Any], path: Path, where: str) -> Settings:
-    known = {"bootstrap-server", "zookeeper", "store", "command-config", "timeout", "zookeeper-auth"}
+    known = {"bootstrap-server", "zookeeper", "store", "command-config", "timeout", "zookeeper-auth", "zookeeper-acl"}
     if unknown := sorted(set(table) - known):
         raise ConfigError(where, f"unknown key {unknown[0]!r}", f"known: {', '.join(sorted(known))}")
     for key, value in table.items():
@@ -188,6 +198,7 @@ def _context(table: Mapping[str, Any], path: Path, where: str) -> Settings:
         command_config=None if command_config is None else str(path.parent / Path(command_config).expanduser()),
         timeout_ms=_timeout(table.get("timeout"), f"{where}: timeout"),
         zookeeper_auth=table.get("zookeeper-auth"),
+        zookeeper_acl=table.get("zookeeper-acl"),
     )
 
 
@@ -199,6 +210,7 @@ def _from_environment(environ: Mapping[str, str]) -> Settings:
         command_config=environ.get("OFFSETMGR_COMMAND_CONFIG") or None,
         timeout_ms=_timeout(environ.get("OFFSETMGR_TIMEOUT") or None, "OFFSETMGR_TIMEOUT"),
         zookeeper_auth=environ.get("OFFSETMGR_ZOOKEEPER_AUTH") or None,
+        zookeeper_acl=environ.get("OFFSETMGR_ZOOKEEPER_ACL") or None,
     )
 
 

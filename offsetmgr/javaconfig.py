@@ -53,6 +53,7 @@ _BY_HAND: Final = frozenset(
         "sasl.jaas.config",
         "default.api.timeout.ms",
         "zookeeper.auth",
+        "zookeeper.acl",
     }
 )
 """Keys that need more than another name; handled one by one below."""
@@ -87,6 +88,7 @@ class ClientProperties:
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    zookeeper_acl: str = ""
     bootstrap_servers: str | None = None
     timeout_ms: int | None = None
 
@@ -118,16 +120,19 @@ def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
     return ClientProperties(
         kafka={k: v for k, v in kafka.items() if k != "bootstrap.servers"},
         zookeeper_auth=(parse_zookeeper_auth(auth, f"{source}: zookeeper.auth"),) if auth else (),
+        zookeeper_acl=properties.get("zookeeper.acl", ""),
         bootstrap_servers=kafka.get("bootstrap.servers"),
         timeout_ms=_milliseconds(properties, "default.api.timeout.ms", source),
     )
 
 
 def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
-    """``digest:user:password`` as the pair that ZooKeeper wants. Raises `ConfigError` without quoting the text."""
+    """``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5) as scheme and credential. Raises
+    `ConfigError` without quoting the text."""
     scheme, colon, credential = text.partition(":")
-    if not colon or not scheme or (scheme == "digest" and ":" not in credential):
-        raise ConfigError(source, "not of the form digest:USER:PASSWORD")
+    user, second, _ = credential.partition(":")
+    if not colon or not scheme or (scheme in ("digest", "sasl") and not (user and second)):
+        raise ConfigError(source, "not of the form digest:USER:PASSWORD or sasl:USER:PASSWORD")
     return scheme, credential
 
 
@@ -141,7 +146,7 @@ def _guess(key: str) -> str:
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
         return "it is a setting for producing records, which offsetmgr does not do: remove it"
     if key.startswith("zookeeper."):
-        return "of ZooKeeper's settings zookeeper.auth=digest:USER:PASSWORD is known: remove it"
+        return "of ZooKeeper's settings zookeeper.auth and zookeeper.acl are known: remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
 
 

@@ -7,6 +7,7 @@ can take far longer than the time-out given, and its results (one condition vari
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import socket
@@ -17,24 +18,29 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import (
     AuthenticationFailed,
+    ConfigError,
     InvalidUri,
     OffsetMgrError,
     SessionExpired,
     TimedOut,
     Unreachable,
 )
+from offsetmgr.zookeeper.acl import parse_acl
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _LONGEST_SESSION_S: Final = 10.0
 _LONGEST_CLOSE_S: Final = 3.0
 _LOOK_S: Final = 0.3
 _DEFAULT_PORT: Final = "2181"
+_SASL: Final = "sasl"
+"""The scheme of credentials that go with the connection itself; all others are added to a session that stands."""
 
 # kazoo's log goes where the application says and nowhere else: without a handler Python would print its warnings to
 # stderr.  Never DEBUG: there kazoo shows every request, the one that carries the credentials too.
@@ -77,6 +83,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         ``one_session``."""
         self._one_session = one_session
         super().__init__(**settings)
+        self._connection._authenticate_with_sasl = _refused_as_such(self._connection._authenticate_with_sasl)
         if one_session:
             self._connection._connect = self._note_granted(self._connection._connect)
 
@@ -104,6 +111,19 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             self.settled.set()
         else:
             self.settled.clear()
+
+
+def _refused_as_such(authenticate: Callable[..., None]) -> Callable[..., None]:
+    """A server that takes no session without SASL says so to a wrong password as well; kazoo knows that answer only to
+    later requests, and its connection thread would die of it."""
+
+    def authenticate_or_fail(*arguments: Any) -> None:
+        try:
+            authenticate(*arguments)
+        except SessionClosedRequireSaslError as refused:
+            raise AuthFailedError("SASL") from refused
+
+    return authenticate_or_fail
 
 
 class Completion:
@@ -136,7 +156,12 @@ class Connection:
     def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
         self._hosts = hosts
         self._session_timeout_s = None if session_timeout_ms is None else session_timeout_ms / 1000
-        self._auth = config.zookeeper_auth
+        self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
+        self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
+        self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
+        """Which access lists the nodes get that we create; None: open to all."""
+        self.identity = _identity(config.zookeeper_auth)
+        """In words who we are to the server."""
         self._timeout_s = config.timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: _Client | None = None
@@ -173,7 +198,7 @@ class Connection:
             raise self.session_expired()
         if client.authentication_failed:
             self._drop(client)
-            raise AuthenticationFailed(f"ZooKeeper at {self._hosts}", "the server refused the credentials given")
+            raise self.refused()
         if client.finished:
             self._drop(client)
             raise self.unreachable(_whats_there(self._hosts))
@@ -211,6 +236,20 @@ class Connection:
             "check the address, and that the server runs and serves requests",
         )
 
+    def refused(self) -> AuthenticationFailed:
+        """The error for a server that takes no session with our credentials, or none without any."""
+        if self._auth or self._sasl:
+            return AuthenticationFailed(
+                f"ZooKeeper at {self._hosts}",
+                f"the server refused the credentials of {self.identity}",
+                "check USER and PASSWORD in zookeeper.auth, and that the server knows them",
+            )
+        return AuthenticationFailed(
+            f"ZooKeeper at {self._hosts}",
+            "the server takes no session without credentials",
+            "give zookeeper.auth=sasl:USER:PASSWORD in the file of --command-config",
+        )
+
     def close(self) -> None:
         """Ends the session. Returns within a few seconds even where the server does not answer any more."""
         with self._lock:
@@ -233,6 +272,7 @@ class Connection:
                     # Also kazoo's limit for connecting to one server: never beyond the caller's patience.
                     timeout=self._session_timeout_s or min(self._timeout_s, _LONGEST_SESSION_S),
                     auth_data=list(self._auth),
+                    sasl_options=None if self._sasl is None else dict(self._sasl),
                     connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0),
                     logger=_LOG,
                 )
@@ -259,6 +299,23 @@ class Connection:
         thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
         thread.start()
         return thread
+
+
+def _sasl_options(credential: str | None) -> dict[str, str] | None:
+    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that needs no ticket."""
+    if credential is None:
+        return None
+    if importlib.util.find_spec("puresasl") is None:
+        raise ConfigError("zookeeper.auth=sasl", "needs the package pure-sasl", "install offsetmgr[sasl]")
+    user, _, password = credential.partition(":")
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+
+def _identity(auth: tuple[tuple[str, str], ...]) -> str:
+    """Never the password: of ``digest:USER:PASSWORD`` the scheme and the user."""
+    if not auth:
+        return "a session without credentials"
+    return ", ".join(f"{scheme}:{secret.partition(':')[0]}" if ":" in secret else scheme for scheme, secret in auth)
 
 
 def _whats_there(hosts: str) -> str:

@@ -24,6 +24,7 @@ class Code(IntEnum):
     BAD_VERSION = -103
     NODE_EXISTS = -110
     NOT_EMPTY = -111
+    INVALID_ACL = -114
 
 
 class Op(IntEnum):
@@ -60,8 +61,6 @@ _INT: Final = struct.Struct("!i")
 _MULTI_HEADER: Final = struct.Struct("!iBi")
 _TYPE_AND_FIRST_INT: Final = struct.Struct("!i5xi")
 _END: Final = _MULTI_HEADER.pack(-1, True, -1)
-_OPEN_ACL: Final = _INT.pack(1) + _INT.pack(31) + _INT.pack(5) + b"world" + _INT.pack(6) + b"anyone"
-"""One entry: all permissions to everybody, as Kafka has it under /consumers, where old consumers must write."""
 _PERSISTENT: Final = _INT.pack(0)
 _EPHEMERAL: Final = _INT.pack(1)
 _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
@@ -92,11 +91,11 @@ def multi_read(op: Op, paths: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def create(path: str, data: bytes, ephemeral: bool = False) -> bytes:
-    """A create operation of a transaction: open to all."""
+def create(path: str, data: bytes, acl: bytes, ephemeral: bool = False) -> bytes:
+    """A create operation of a transaction, with an (encoded) access list."""
     raw = path.encode()
     flags = _EPHEMERAL if ephemeral else _PERSISTENT
-    return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, _OPEN_ACL, flags))
+    return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, acl, flags))
 
 
 def set_data(path: str, data: bytes, version: int) -> bytes:

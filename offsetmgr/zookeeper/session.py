@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -20,12 +20,24 @@ from kazoo import exceptions as kazoo
 from kazoo.protocol import serialization as requests
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, ServerError
+from offsetmgr.errors import NotAuthorized, OffsetMgrError, ServerError
 from offsetmgr.zookeeper import jute
+from offsetmgr.zookeeper.acl import OPEN, Acl, AclEntry, encode, is_masked, lists_for
 from offsetmgr.zookeeper.connection import Completion, Connection, parse_connect
 from offsetmgr.zookeeper.jute import Code, NodeData, Op
 from offsetmgr.zookeeper.multiread import MultiRead, SingleRead, in_requests
-from offsetmgr.zookeeper.transactions import Operation, Outcome, State, TransactionRequest, culprit, encoded
+from offsetmgr.zookeeper.transactions import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Outcome,
+    SetData,
+    State,
+    TransactionRequest,
+    culprit,
+    encoded,
+)
 
 Node: TypeAlias = NodeData | OffsetMgrError | None
 """A node's data; None where there is no such node; the error of this node alone."""
@@ -41,7 +53,18 @@ _MULTI_READS_IN_FLIGHT: Final = 6
 _SINGLE_READS_IN_FLIGHT: Final = 1000
 _TRANSACTIONS_IN_FLIGHT: Final = 4
 
-_AUTH_HINT: Final = "give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config"
+_AUTH_HINT: Final = (
+    "give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config (or sasl:USER:PASSWORD), of one whom the"
+    " access list names"
+)
+_OPEN: Final = encode(OPEN)
+_NEEDED: Final[dict[type, str]] = {
+    Create: "create it (permission c of its parent)",
+    SetData: "write it (w)",
+    Delete: "delete it (d of its parent)",
+    Check: "read it (r)",
+}
+"""What an operation needs to be allowed, by its kind."""
 
 _LOST: Final = (
     kazoo.ConnectionLoss,
@@ -239,7 +262,18 @@ class ZookeeperSession:
         repeated: of a transaction without an answer only a fresh read can tell whether it happened.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
-        sent = [TransactionRequest([encoded(op, self.chroot) for op in operations]) for operations in batches]
+        acls = self._acls(batches)
+        unlisted = {n: refused for n, ops in enumerate(batches) if (refused := _unlisted(ops, acls)) is not None}
+        rest = iter(self._carry_out([ops for n, ops in enumerate(batches) if n not in unlisted], acls))
+        return [unlisted[n] if n in unlisted else next(rest) for n in range(len(batches))]
+
+    def _carry_out(
+        self, batches: Sequence[Sequence[Operation]], acls: Mapping[str, bytes | OffsetMgrError]
+    ) -> list[Outcome]:
+        sent = [
+            TransactionRequest([encoded(op, self.chroot, _listed(op, acls)) for op in operations])
+            for operations in batches
+        ]
         outcomes: list[Outcome | None] = [None] * len(sent)
         inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
         handed_in = 0
@@ -255,6 +289,34 @@ class ZookeeperSession:
             outcome or _without_answer(request, self._connection.silence())
             for outcome, request in zip(outcomes, sent, strict=True)
         ]
+
+    def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
+        """The access list of every node to be created (or why it has none), where the configuration wants another than
+        the open one."""
+        policy = self._connection.acl_policy
+        created = [op for operations in batches for op in operations if isinstance(op, Create)]
+        if policy is None or not created:
+            return {}
+        ours = [op.path for op in created if op.ephemeral]
+        shared = [op.path for op in created if not op.ephemeral]
+        lists = lists_for(policy, ours, shared, self._acls_of)
+        return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in lists.items()}
+
+    def _acls_of(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
+        """The access lists of nodes; of one that does not exist the open one: nothing can be created below it."""
+        full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
+        found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
+        for index, answer in self._ask([requests.GetACL(path) for path in full], _SINGLE_READS_IN_FLIGHT):
+            if isinstance(answer, kazoo.NoAuthError):
+                found[index] = self._no_auth(paths[index], "read its access list, to give it to new nodes below it")
+            elif isinstance(answer, Exception):
+                if not isinstance(answer, kazoo.NoNodeError):
+                    raise self._error(answer)
+            else:
+                acl = tuple(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in answer[0])
+                whole = "see its whole access list (a), to give it to new nodes below it"
+                found[index] = self._no_auth(paths[index], whole) if is_masked(acl) else acl
+        return found
 
     def _next_answer(
         self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[Outcome | None]
@@ -283,7 +345,7 @@ class ZookeeperSession:
         index = culprit(codes)
         if index is None:
             return Outcome(State.COMMITTED)
-        error = self._node_error(codes[index], operations[index].path)
+        error = self._node_error(codes[index], operations[index].path, _NEEDED[type(operations[index])])
         return Outcome(
             State.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
         )
@@ -325,7 +387,7 @@ class ZookeeperSession:
             if isinstance(answer, kazoo.NoNodeError):
                 missing.append(paths[index])
             elif isinstance(answer, kazoo.NoAuthError):
-                raise self._server_error("NO_AUTH", paths[index])
+                raise self._no_auth(paths[index], "read this node")
             elif isinstance(answer, Exception):
                 raise self._error(answer)
         return missing
@@ -347,7 +409,7 @@ class ZookeeperSession:
             if stat is None:
                 return None
         if isinstance(answer, kazoo.NoAuthError):
-            raise self._server_error("NO_AUTH", path)
+            raise self._no_auth(path, "read this node")
         if isinstance(answer, Exception):
             raise self._error(answer)
         return answer
@@ -399,31 +461,53 @@ class ZookeeperSession:
                 f"ZooKeeper at {self.hosts}", f"an answer that cannot be understood: {broken}"
             ) from broken
 
-    def _node_error(self, code: int, path: str) -> OffsetMgrError | None:
-        """The error that one node's result code stands for; None for a node that does not exist."""
+    def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
+        """The error that one node's result code stands for; None for a node that does not exist. ``needed`` is what
+        the access list must allow."""
         if code == Code.NO_NODE:
             return None
+        if code == Code.NO_AUTH:
+            return self._no_auth(path, needed)
         known = {member.value: member.name for member in Code}
         return self._server_error(known.get(code, f"error {code}"), path)
 
     def _server_error(self, name: str, path: str) -> OffsetMgrError:
-        what = f"ZooKeeper node {self.chroot}{path}"
-        if name == "NO_AUTH":
-            return NotAuthorized(
-                what, "its access list does not allow this (NO_AUTH); is zookeeper.auth right?", _AUTH_HINT
-            )
-        return ServerError(what, f"ZooKeeper answered {name}")
+        return ServerError(f"ZooKeeper node {self.chroot}{path}", f"ZooKeeper answered {name}")
+
+    def _no_auth(self, path: str, needed: str) -> NotAuthorized:
+        """Says who we are to the server, and what that one may not do."""
+        return NotAuthorized(
+            f"ZooKeeper node {self.chroot}{path}",
+            f"its access list does not allow this (NO_AUTH): {self._connection.identity} may not {needed}",
+            _AUTH_HINT,
+        )
 
     def _error(self, exception: Exception) -> OffsetMgrError:
         """A whole request's error as one of ours."""
         if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
-            return AuthenticationFailed(f"ZooKeeper at {self.hosts}", "the server refused the credentials given")
+            return self._connection.refused()
         if isinstance(exception, kazoo.NoAuthError):
             return NotAuthorized(
-                f"ZooKeeper at {self.hosts}", "the access list does not allow this (NO_AUTH)", _AUTH_HINT
+                f"ZooKeeper at {self.hosts}",
+                f"an access list does not let {self._connection.identity} do this (NO_AUTH)",
+                _AUTH_HINT,
             )
         return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
 
 
 def _without_answer(request: TransactionRequest, error: OffsetMgrError) -> Outcome:
     return Outcome(State.NOT_SENT if request.cancel() else State.UNKNOWN, error=error)
+
+
+def _listed(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
+    acl = acls.get(operation.path, _OPEN)
+    return acl if isinstance(acl, bytes) else _OPEN  # an error has kept its transaction from being sent, if it creates
+
+
+def _unlisted(operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]) -> Outcome | None:
+    """The outcome of a transaction that creates a node of which it is not known what list it should have."""
+    for index, operation in enumerate(operations):
+        error = acls.get(operation.path)
+        if isinstance(operation, Create) and isinstance(error, OffsetMgrError):
+            return Outcome(State.REFUSED, index, Code.NO_AUTH, error)
+    return None

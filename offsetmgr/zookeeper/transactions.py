@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.zookeeper import jute
+from offsetmgr.zookeeper.acl import OPEN, encode
 from offsetmgr.zookeeper.jute import Code, Op
 
 OPERATIONS_A_TRANSACTION: Final = 450
@@ -24,11 +25,14 @@ BYTES_A_TRANSACTION: Final = 700 * 1024
 """Below the server's default ``jute.maxbuffer`` (1 MiB), which the server's own log record must respect as well."""
 
 _OVERHEAD: Final = 128
-"""A header, three lengths, an access list, a version; and room for a chroot of ordinary length."""
+"""A header, three lengths, an open access list, a version; and room for a chroot of ordinary length."""
+
+_OPEN: Final = encode(OPEN)
 
 
 class Create(NamedTuple):
-    """Creates a node, open to all; refused with NODE_EXISTS, or NO_NODE where its parent is missing.
+    """Creates a node, with the access list that the session's policy gives it; refused with NODE_EXISTS, or NO_NODE
+    where its parent is missing.
 
     An ``ephemeral`` one goes with the session that created it.
     """
@@ -95,12 +99,12 @@ def weight(operation: Operation) -> int:
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
-def encoded(operation: Operation, chroot: str) -> bytes:
-    """One operation as part of a transaction's body."""
+def encoded(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
+    """One operation as part of a transaction's body; ``acl`` is for a node that it creates."""
     path = chroot + operation.path
     match operation:
         case Create(_, data, ephemeral):
-            return jute.create(path, data, ephemeral)
+            return jute.create(path, data, acl, ephemeral)
         case SetData(_, data, version):
             return jute.set_data(path, data, version)
         case Delete(_, version):

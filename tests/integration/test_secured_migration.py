@@ -187,7 +187,8 @@ def test_a_group_whose_nodes_may_not_be_read_is_named_with_what_is_missing(
     """Digest ACLs are a node's own matter: the other groups of such a ZooKeeper can be moved."""
     commands = Commands(tmp_path)
     login = properties(tmp_path, zookeeper=given)
-    names = "its access list does not allow this (NO_AUTH); is zookeeper.auth right?"
+    who = "a session without credentials" if given is None else "digest:boss"
+    names = f"its access list does not allow this (NO_AUTH): {who} may not read this node"
 
     planned = commands.run("migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "p.json", *login, code=1)
     got = commands.run("offsets", "get", "--group", secured.topic, "--zookeeper", secured.zookeeper, *login, code=1)

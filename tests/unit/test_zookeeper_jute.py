@@ -9,10 +9,12 @@ from kazoo.protocol import serialization as kazoo
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from offsetmgr.zookeeper import jute
+from offsetmgr.zookeeper.acl import OPEN, encode
 from offsetmgr.zookeeper.jute import BrokenAnswer, Code, NodeData, Op
 from offsetmgr.zookeeper.multiread import BYTES_A_REQUEST, in_requests
 from offsetmgr.zookeeper.transactions import Create, Delete, SetData, TransactionRequest, culprit, encoded
 
+OPEN_ACL = encode(OPEN)
 STAT = struct.pack("!qqqqiiiqiiq", 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 END = struct.pack("!iBi", -1, 1, -1)
 
@@ -103,18 +105,18 @@ def test_the_culprit_of_a_transaction_that_was_refused() -> None:
 
 
 def test_a_transaction_taken_back_in_time_is_sent_without_its_operations() -> None:
-    request = TransactionRequest([jute.create("/a", b"1")])
+    request = TransactionRequest([jute.create("/a", b"1", OPEN_ACL)])
 
     assert request.cancel() is True
     assert request.serialize() == END
 
 
 def test_a_transaction_that_was_sent_cannot_be_taken_back() -> None:
-    request = TransactionRequest([jute.create("/a", b"1")])
+    request = TransactionRequest([jute.create("/a", b"1", OPEN_ACL)])
     sent = request.serialize()
 
     assert request.cancel() is False
-    assert sent == jute.create("/a", b"1") + END
+    assert sent == jute.create("/a", b"1", OPEN_ACL) + END
 
 
 def test_requests_hold_500_paths_and_stay_below_the_servers_limit() -> None:

@@ -1,0 +1,308 @@
+"""ZooKeeper with access lists and with SASL: nodes that we create carry the configured list, old consumers can write
+what they must, and without the right credentials the error says what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.sandbox.java import QUICK_START
+from offsetmgr.stores.base import Change, GroupEdit
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create, State
+from tests.conftest import MakeTopic
+
+pytestmark = pytest.mark.servers
+
+TOOL = ("digest", "tool:hunter2")
+TOOL_ID = make_digest_acl_credential("tool", "hunter2")
+APP = make_digest_acl("app", "sesame", all=True)
+
+
+def config(auth: tuple[str, str] | None = None, acl: str = "") -> ConnectionConfig:
+    return ConnectionConfig(timeout_ms=10_000, zookeeper_auth=(auth,) if auth else (), zookeeper_acl=acl)
+
+
+def committed(store: ZookeeperStore, group: str, tp: TopicPartition) -> int:
+    found = store.fetch(group, [tp])[tp]
+    assert isinstance(found, Committed)
+    return found.offset
+
+
+@contextmanager
+def plain(connect: str, *auth: tuple[str, str]) -> Iterator[KazooClient]:
+    """A client that is not ours, as anybody may have one."""
+    client = KazooClient(connect, auth_data=list(auth))
+    client.start(20)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def acl_of(client: KazooClient, path: str) -> list[tuple[int, str, str]]:
+    return [(acl.perms, acl.id.scheme, acl.id.id) for acl in client.get_acls(path)[0]]
+
+
+CREATORS_BUT_WRITABLE = [(31, "digest", TOOL_ID), (15, "world", "anyone")]
+"""The creator owns it; everybody else may do all but change the list."""
+
+
+class TestNodesThatWeCreate:
+    def test_without_a_configured_list_all_is_open_as_kafka_has_it(
+        self, zookeeper: ZooKeeperServer, unique: str
+    ) -> None:
+        with ZookeeperStore(zookeeper.connect, config=config(TOOL)) as store, plain(zookeeper.connect) as client:
+            store.commit(unique, {TopicPartition("t", 0): OffsetAndMetadata(5)})
+
+            assert acl_of(client, f"/consumers/{unique}/offsets/t/0") == [(31, "world", "anyone")]
+
+    def test_the_creator_owns_them_and_old_consumers_can_write_them(
+        self, zookeeper: ZooKeeperServer, unique: str
+    ) -> None:
+        tp = TopicPartition("t", 0)
+        with (
+            ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
+            ZookeeperStore(zookeeper.connect, config=config()) as old,
+            plain(zookeeper.connect, TOOL) as client,
+            plain(zookeeper.connect) as stranger,
+        ):
+            store.commit(unique, {tp: OffsetAndMetadata(5)})
+
+            for node in ("", "/offsets", "/offsets/t", "/offsets/t/0"):
+                assert acl_of(client, f"/consumers/{unique}{node}") == CREATORS_BUT_WRITABLE, node
+            old.commit(unique, {tp: OffsetAndMetadata(6), TopicPartition("t", 1): OffsetAndMetadata(1)})
+            old.delete(unique, [TopicPartition("t", 1)])
+            assert committed(store, unique, tp) == 6
+            with pytest.raises(NoAuthError):
+                stranger.set_acls(f"/consumers/{unique}/offsets/t/0", [ACL(31, Id("world", "anyone"))])
+
+    def test_a_listed_acl_is_carried(self, zookeeper: ZooKeeperServer, unique: str) -> None:
+        acl = f"digest:{TOOL_ID}:cdrwa,ip:127.0.0.1:r"
+        with (
+            ZookeeperStore(zookeeper.connect, "storm", config(None, acl), root=f"/{unique}/storm") as store,
+            plain(zookeeper.connect, TOOL) as client,
+        ):
+            store.commit("spout", {TopicPartition("t", 0): OffsetAndMetadata(5)})
+
+            assert acl_of(client, f"/{unique}/storm/spout/partition_0") == [
+                (31, "digest", TOOL_ID),
+                (1, "ip", "127.0.0.1"),
+                (15, "world", "anyone"),
+            ]
+
+    def test_where_others_may_not_write_the_parents_list_is_taken_over(
+        self, zookeeper: ZooKeeperServer, unique: str
+    ) -> None:
+        """Whoever may write the group's other offsets must be able to write the new ones, and nobody else."""
+        tool = make_digest_acl("tool", "hunter2", all=True)
+        with (
+            ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
+            plain(zookeeper.connect, ("digest", "app:sesame")) as app,
+        ):
+            app.create(f"/consumers/{unique}/offsets", makepath=True)
+            app.set_acls(f"/consumers/{unique}/offsets", [APP, tool])
+
+            store.commit(unique, {TopicPartition("t", 0): OffsetAndMetadata(5)})
+
+            restricted = [(31, "digest", APP.id.id), (31, "digest", TOOL_ID)]
+            assert acl_of(app, f"/consumers/{unique}/offsets/t") == restricted
+            assert acl_of(app, f"/consumers/{unique}/offsets/t/0") == restricted
+
+    def test_a_parents_list_that_we_may_not_see_whole_cannot_be_taken_over(
+        self, zookeeper: ZooKeeperServer, unique: str
+    ) -> None:
+        """Without the permission admin the server shows no hashes: a list of those would let nobody in."""
+        tool = make_digest_acl("tool", "hunter2", read=True, write=True, create=True)
+        with (
+            ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
+            plain(zookeeper.connect, ("digest", "app:sesame")) as app,
+        ):
+            app.create(f"/consumers/{unique}/offsets", makepath=True)
+            app.set_acls(f"/consumers/{unique}/offsets", [APP, tool])
+
+            edits = [
+                GroupEdit(group, {TopicPartition("t", 0): Change(OffsetAndMetadata(5))})
+                for group in (unique, f"{unique}-2")
+            ]
+            refused, written = store.edit(edits)
+
+            (error,) = refused.failures.values()
+            assert "digest:tool may not see its whole access list (a)" in str(error)
+            assert not written.failures
+
+            assert app.get_children(f"/consumers/{unique}/offsets") == []
+
+    def test_what_goes_with_our_session_is_ours_and_all_can_read_it(
+        self, zookeeper: ZooKeeperServer, unique: str
+    ) -> None:
+        with (
+            ZookeeperSession(zookeeper.connect, config(TOOL, "creator")) as session,
+            plain(zookeeper.connect) as other,
+        ):
+            assert session.transaction([Create(f"/{unique}", b"me", ephemeral=True)]).state is State.COMMITTED
+
+            assert other.get(f"/{unique}")[0] == b"me"
+            with pytest.raises(NoAuthError):
+                other.set(f"/{unique}", b"you")
+
+    def test_a_real_old_consumer_commits_to_nodes_that_we_own(
+        self, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+    ) -> None:
+        topic = make_topic(unique, 2)
+        with ZookeeperStore(kafka.zookeeper, config=config(TOOL, "creator")) as store:
+            wanted = [TopicPartition(topic, n) for n in range(2)]
+            store.commit(unique, dict.fromkeys(wanted, OffsetAndMetadata(0)))
+            producer = Producer({"bootstrap.servers": kafka.bootstrap})
+            for tp in wanted * 10:
+                producer.produce(tp.topic, b"x", partition=tp.partition)
+            assert producer.flush(30) == 0
+
+            with OldConsumer(
+                tmp_path / "member", zookeeper=kafka.zookeeper, group=unique, topic=topic, auto_commit_interval_ms=200
+            ):
+                deadline = time.monotonic() + 60
+                while [committed(store, unique, tp) for tp in wanted] != [10, 10]:
+                    assert time.monotonic() < deadline, "the old consumer has not committed within 60 s"
+                    time.sleep(0.1)
+
+
+class TestWithoutTheRightCredentials:
+    @pytest.fixture
+    def secret(self, zookeeper: ZooKeeperServer, unique: str) -> str:
+        """A group whose offsets only ``app`` may read or write."""
+        with plain(zookeeper.connect, ("digest", "app:sesame")) as app:
+            app.create(f"/consumers/{unique}/offsets/t/0", b"5", makepath=True)
+            for node in ("/t/0", "/t", ""):
+                app.set_acls(f"/consumers/{unique}/offsets{node}", [APP])
+        return unique
+
+    @pytest.mark.parametrize(
+        ("auth", "who"), [(None, "a session without credentials"), (("digest", "app:wrong"), "digest:app")]
+    )
+    def test_reading_says_who_may_not(
+        self, zookeeper: ZooKeeperServer, secret: str, auth: tuple[str, str] | None, who: str
+    ) -> None:
+        with (
+            ZookeeperStore(zookeeper.connect, config=config(auth)) as store,
+            pytest.raises(NotAuthorized) as caught,
+        ):
+            store.fetch(secret)
+
+        assert caught.value.what == f"ZooKeeper node /consumers/{secret}/offsets"
+        assert caught.value.why == f"its access list does not allow this (NO_AUTH): {who} may not read this node"
+        assert "zookeeper.auth=digest:USER:PASSWORD" in caught.value.hint
+        assert "wrong" not in f"{caught.value} {caught.value.hint}"
+
+    def test_writing_says_which_permission_is_missing(self, zookeeper: ZooKeeperServer, unique: str) -> None:
+        read_only = make_digest_acl("tool", "hunter2", read=True)
+        with (
+            ZookeeperStore(zookeeper.connect, config=config(TOOL)) as store,
+            plain(zookeeper.connect, ("digest", "app:sesame")) as app,
+        ):
+            app.create(f"/consumers/{unique}/offsets/t/0", b"5", makepath=True)
+            for node in ("/t/0", "/t"):
+                app.set_acls(f"/consumers/{unique}/offsets{node}", [APP, read_only])
+
+            wanted = {TopicPartition("t", n): OffsetAndMetadata(6) for n in range(2)}
+            with pytest.raises(PartialFailure) as caught:
+                store.commit(unique, wanted)
+            failed = [caught.value.failures[tp] for tp in wanted]
+
+        assert isinstance(failed[0], NotAuthorized)
+        assert isinstance(failed[1], NotAuthorized)
+        assert "digest:tool may not write it (w)" in str(failed[0])
+        assert "digest:tool may not create it (permission c of its parent)" in str(failed[1])
+
+    def test_on_the_command_line_it_is_one_line_and_a_hint(
+        self, zookeeper: ZooKeeperServer, secret: str, tmp_path: Path
+    ) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "offsetmgr", "offsets", "get", "--group", secret, "--zookeeper", zookeeper.connect],
+            env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "OFFSETMGR_ZOOKEEPER_AUTH": "digest:eve:hunter2"},
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+        assert done.returncode == 1
+        error, hint = done.stderr.splitlines()
+        assert error == (
+            f"error: ZooKeeper node /consumers/{secret}/offsets: its access list does not allow this (NO_AUTH):"
+            " digest:eve may not read this node"
+        )
+        assert hint.startswith("hint: give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config")
+        assert "hunter2" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper that takes no session without SASL."""
+    folder = tmp_path_factory.mktemp("sasl")
+    jaas = folder / "jaas.conf"
+    login = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    jaas.write_text(f'Server {{ {login} required user_tool="hunter2" user_app="sesame"; }};\n')
+    provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    flags = (
+        f"-Djava.security.auth.login.config={jaas}",
+        f"-Dzookeeper.authProvider.1={provider}",
+        "-Dzookeeper.sessionRequireClientSASLAuth=true",
+    )
+    with ZooKeeperServer(folder / "server", jvm=("-Xmx256m", *QUICK_START, *flags)) as server:
+        yield server
+
+
+class TestSasl:
+    def test_a_user_whom_the_server_knows_reads_and_writes_and_owns(self, sasl: ZooKeeperServer, unique: str) -> None:
+        tp = TopicPartition("t", 0)
+        with (
+            ZookeeperStore(sasl.connect, config=config(("sasl", "tool:hunter2"), "creator")) as store,
+            ZookeeperStore(sasl.connect, config=config(("sasl", "app:sesame"))) as other,
+        ):
+            store.commit(unique, {tp: OffsetAndMetadata(5)})
+            other.commit(unique, {tp: OffsetAndMetadata(6)})
+
+            assert committed(store, unique, tp) == 6
+            (acl,) = store.session._acls_of([f"/consumers/{unique}/offsets/t/0"])
+            assert [tuple(entry) for entry in acl] == [(31, "sasl", "tool"), (15, "world", "anyone")]
+
+    @pytest.mark.parametrize(
+        ("auth", "why"),
+        [
+            (("sasl", "tool:wrong"), "the server refused the credentials of sasl:tool"),
+            (("sasl", "eve:nothing"), "the server refused the credentials of sasl:eve"),
+            (None, "the server takes no session without credentials"),
+        ],
+    )
+    def test_without_the_right_credentials_it_is_said_what_is_missing(
+        self, sasl: ZooKeeperServer, auth: tuple[str, str] | None, why: str
+    ) -> None:
+        began = time.monotonic()
+        with (
+            ZookeeperStore(sasl.connect, config=config(auth)) as store,
+            pytest.raises(OffsetMgrError) as caught,
+        ):
+            store.fetch("g")
+
+        assert isinstance(caught.value, AuthenticationFailed)
+        assert (caught.value.what, caught.value.why) == (f"ZooKeeper at {sasl.connect}", why)
+        assert "zookeeper.auth" in caught.value.hint
+        assert time.monotonic() - began < 10

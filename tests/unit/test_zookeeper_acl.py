@@ -1,0 +1,136 @@
+"""Access lists: what the configuration may say, and which list a new node gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from kazoo.protocol import serialization as kazoo
+from kazoo.security import ACL, Id
+
+from offsetmgr.config import ConnectionConfig, Settings, resolve, with_properties
+from offsetmgr.errors import ConfigError, NotAuthorized, OffsetMgrError
+from offsetmgr.zookeeper.acl import OPEN, Acl, AclEntry, AclPolicy, encode, is_masked, lists_for, parse_acl
+from offsetmgr.zookeeper.connection import Connection
+from offsetmgr.zookeeper.transactions import Create, encoded
+
+HASH = "app:kHP2v+6mzQJBv8Iqz0y6GFn2XEs="
+EVERYBODY_BUT_ADMIN = AclEntry(15, "world", "anyone")
+CREATOR = AclPolicy((AclEntry(31, "auth", ""),))
+
+
+class TestTheConfiguration:
+    @pytest.mark.parametrize("text", ["", "open", " open "])
+    def test_open_is_no_policy(self, text: str) -> None:
+        assert parse_acl(text, authenticated=False) is None
+
+    def test_creator(self) -> None:
+        assert parse_acl("creator", authenticated=True) == CREATOR
+
+    def test_creator_without_credentials_says_what_is_missing(self) -> None:
+        with pytest.raises(ConfigError, match="cannot own a node") as caught:
+            parse_acl("creator", authenticated=False)
+        assert "zookeeper.auth=digest:USER:PASSWORD" in caught.value.hint
+
+    def test_a_list(self) -> None:
+        assert parse_acl(f"sasl:app@HOST:cdrw, digest:{HASH}:r,world:anyone:r", authenticated=False) == AclPolicy(
+            (AclEntry(15, "sasl", "app@HOST"), AclEntry(1, "digest", HASH), AclEntry(1, "world", "anyone"))
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("closed", "entry 1: is not SCHEME:ID:PERMISSIONS"),
+            ("sasl:app", "entry 1: is not SCHEME:ID:PERMISSIONS"),
+            ("sasl:app:rx", "entry 1: is not SCHEME:ID:PERMISSIONS"),
+            ("sasl:app:r,", "entry 2: is not SCHEME:ID:PERMISSIONS"),
+            ("digest:app:hunter2:r", "entry 1: needs the password's hash"),
+            ("auth:app:r", "entry 1: auth names nobody"),
+        ],
+    )
+    def test_what_cannot_be_one_is_named_and_not_repeated(self, text: str, why: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            parse_acl(text, authenticated=True)
+        assert why in str(caught.value)
+        assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+    def test_it_comes_from_the_file_the_environment_and_the_properties(self, tmp_path: Path) -> None:
+        config = tmp_path / "config.toml"
+        config.write_text(
+            '[context.x]\nzookeeper = "h:1"\nzookeeper-auth = "sasl:app:secret"\nzookeeper-acl = "creator"\n'
+        )
+        properties = tmp_path / "zk.properties"
+        properties.write_text("zookeeper.auth=digest:app:secret\nzookeeper.acl=sasl:app:r\n")
+
+        found = resolve(Settings(), "x", {"OFFSETMGR_CONFIG": str(config)}).connection
+        over = resolve(Settings(), "x", {"OFFSETMGR_CONFIG": str(config), "OFFSETMGR_ZOOKEEPER_ACL": "open"}).connection
+
+        assert (found.zookeeper_auth, found.zookeeper_acl) == ((("sasl", "app:secret"),), "creator")
+        assert over.zookeeper_acl == "open"
+        assert with_properties(found, str(properties)).zookeeper_acl == "sasl:app:r"
+
+    @pytest.mark.parametrize("auth", ["sasl:app", "sasl:", "digest::x", "sasl::x", "nothing"])
+    def test_credentials_that_are_none_are_refused(self, auth: str) -> None:
+        with pytest.raises(ConfigError, match="digest:USER:PASSWORD or sasl:USER:PASSWORD"):
+            resolve(Settings(zookeeper_auth=auth), environ={"OFFSETMGR_CONFIG": "/dev/null"})
+
+    def test_who_we_are_is_said_without_the_password(self) -> None:
+        config = ConnectionConfig(zookeeper_auth=(("sasl", "app:hunter2"), ("digest", "me:hunter2")))
+
+        assert Connection("h:1", config).identity == "sasl:app, digest:me"
+        assert Connection("h:1", ConnectionConfig()).identity == "a session without credentials"
+
+
+class TestTheNodes:
+    def test_below_a_node_that_everybody_may_write_everybody_may_do_all_but_change_the_list(self) -> None:
+        assert CREATOR.shared(OPEN) == (AclEntry(31, "auth", ""), EVERYBODY_BUT_ADMIN)
+
+    def test_below_a_node_that_not_everybody_may_write_the_parents_list_is_taken_over(self) -> None:
+        secured = (AclEntry(31, "sasl", "kafka"), AclEntry(1, "world", "anyone"))
+
+        assert CREATOR.shared(secured) == secured
+
+    def test_a_list_that_names_everybody_keeps_one_entry_for_everybody(self) -> None:
+        policy = AclPolicy((AclEntry(31, "sasl", "a"), AclEntry(17, "world", "anyone")))
+
+        assert policy.shared(OPEN) == (AclEntry(31, "sasl", "a"), AclEntry(31, "world", "anyone"))
+
+    def test_what_goes_with_our_session_can_be_read_by_everybody(self) -> None:
+        assert CREATOR.ours() == (AclEntry(31, "auth", ""), AclEntry(1, "world", "anyone"))
+
+    def test_a_list_is_framed_as_kazoo_frames_it(self) -> None:
+        acl = (AclEntry(31, "sasl", "ä"), AclEntry(1, "world", "anyone"))
+        theirs = [ACL(31, Id("sasl", "ä")), ACL(1, Id("world", "anyone"))]
+
+        ours = encoded(Create("/a", b"x", ephemeral=True), "", encode(acl))
+
+        assert ours == bytes(kazoo.Transaction([kazoo.Create("/a", b"x", theirs, 1)]).serialize())[: len(ours)]
+
+    def test_each_new_node_gets_its_list_from_the_nearest_node_that_exists(self) -> None:
+        secured = (AclEntry(31, "sasl", "kafka"),)
+        hidden = NotAuthorized("ZooKeeper node /hidden", "may not be read")
+        held = {"/open": OPEN, "/secured": secured, "/hidden": hidden}
+        asked: list[str] = []
+
+        def read(paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
+            asked.extend(paths)
+            return [held[path] for path in paths]
+
+        shared = ["/open/a/b", "/open/a", "/secured/a", "/secured/a/b", "/hidden/a"]
+        lists = lists_for(CREATOR, ["/open/ids/me"], shared, read)
+
+        writable = (AclEntry(31, "auth", ""), EVERYBODY_BUT_ADMIN)
+        assert lists == {
+            "/open/ids/me": (AclEntry(31, "auth", ""), AclEntry(1, "world", "anyone")),
+            "/open/a": writable,
+            "/open/a/b": writable,
+            "/secured/a": secured,
+            "/secured/a/b": secured,
+            "/hidden/a": hidden,
+        }
+        assert sorted(asked) == ["/hidden", "/open", "/secured"]
+
+    def test_a_list_without_hashes_is_known_as_one(self) -> None:
+        assert is_masked((AclEntry(1, "world", "anyone"), AclEntry(31, "digest", "app:x")))
+        assert not is_masked((AclEntry(31, "digest", HASH), AclEntry(31, "sasl", "app:x")))
