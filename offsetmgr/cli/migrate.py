@@ -33,6 +33,7 @@ from offsetmgr.migration.plan import IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.state import MigrationState
+from offsetmgr.stores.base import Partitions
 
 if TYPE_CHECKING:
     from offsetmgr.stores.base import OffsetStore
@@ -444,6 +445,14 @@ def mirror_command(
     options = PlanOptions(IfAhead.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
     sides = Sides(connect, from_, to, from_command_config, to_command_config)
     source, target = sides.source, sides.target
+    if (Partitions.OF_BROKERS in {one.capabilities.partitions for one in (source, target)}) and (
+        source.capabilities.partitions is not target.capabilities.partitions
+    ):
+        raise UsageError(
+            "migrate mirror",
+            "one side holds byte positions of Kafka 0.7 and the other offsets: neither can follow the other",
+            "a plan can translate them once: migrate plan --partition-map",
+        )
     planner = Planner(source, target, options, SystemClock())
     planner.header()
     names = planner.selected_groups()

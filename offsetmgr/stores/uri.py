@@ -182,6 +182,12 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
     for one in inner:
         if parse_uri(one).kind == "dual":
             raise InvalidUri(f"store {redact(uri)!r}", "a dual store cannot stand inside another")
+    if len({parse_uri(one).options.get("layout") == "0.7" for one in inner}) > 1:
+        raise InvalidUri(
+            f"store {redact(uri)!r}",
+            "one of its stores holds byte positions of Kafka 0.7 and the other offsets, which never agree",
+            "see migrate plan --partition-map",
+        )
     return inner
 
 

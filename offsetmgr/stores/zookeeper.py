@@ -235,7 +235,7 @@ class ZookeeperStore(StoreBase):
             topic = partition.topic or self._layout.topic(node.data)
             errors[TopicPartition(topic, partition.partition)] = error
             return
-        if said in offsets or said in errors:
+        if self._layout.loose and (said in offsets or said in errors):
             offsets.pop(said, None)
             why = f"ZooKeeper node {self.session.chroot}{path} is one of two that hold it; which counts is not known"
             errors[said] = Unreadable(f"offset of {said}", why, "delete the one that no topology uses")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.verify import Evidence, Status, judge
 from offsetmgr.model import BrokerPartition, Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import GroupOffsets
+from offsetmgr.stores.base import Capabilities, GroupOffsets, Partitions
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -494,3 +495,16 @@ class TestBetweenStoresOfKafka07:
         (group,) = planner.plan(["g"])
 
         assert group.steps == (Step(old(1, 0), Action.COPY, OffsetAndMetadata(1024), None, OffsetAndMetadata(1024)),)
+
+    def test_an_offset_has_no_place_in_one(self) -> None:
+        class Old(MemoryStore):
+            @property
+            def capabilities(self) -> Capabilities:
+                return replace(super().capabilities, partitions=Partitions.OF_BROKERS)
+
+        source = MemoryStore("here", data={"g": {new(0): Committed(5)}})
+
+        (group,) = Planner(source, Old("there"), PlanOptions(), SystemClock()).plan(["g"])
+
+        why = "memory:there keeps byte positions of Kafka 0.7, and this is an offset"
+        assert group.steps == (Step(new(0), Action.REFUSE_NUMBERED, OffsetAndMetadata(5), None, None, why),)

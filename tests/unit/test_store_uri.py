@@ -101,6 +101,13 @@ def test_a_dual_store_must_be_configured_and_cannot_be_nested() -> None:
         open_store("dual:x", half)
 
 
+def test_a_dual_store_does_not_pair_byte_positions_with_offsets() -> None:
+    uri = "dual:?primary=kafka%3A%2F%2Fh%3A1&secondary=zookeeper%3A%2F%2Fz%3A1%3Flayout%3D0.7"
+
+    with pytest.raises(InvalidUri, match=r"byte positions of Kafka 0\.7 and the other offsets"):
+        open_store(uri)
+
+
 @pytest.mark.parametrize(
     "uri",
     [

@@ -1,0 +1,215 @@
+"""Migrations of offsets that Kafka 0.7 and Storm's spouts keep in ZooKeeper, as processes, to real Kafka and back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.model import Absent, BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.stores.base import Change, GroupEdit, OffsetStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create, State
+from tests.conftest import MakeTopic
+from tests.integration.processes import Commands
+
+pytestmark = pytest.mark.servers
+
+LOG_END = 50
+
+
+@dataclass
+class World:
+    """A topic of four partitions with offsets 0 to 50 in Kafka, and a chroot of its own in ZooKeeper."""
+
+    topic: str
+    kafka: str
+    chroot: str
+    folder: Path
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return Commands(self.folder).run(*arguments, code=code)
+
+    def old(self, broker: int, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, BrokerPartition(broker, partition))
+
+    def new(self, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, partition)
+
+
+@pytest.fixture
+def world(zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path) -> World:
+    topic = make_topic(unique, 4)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(4 * LOG_END):
+        producer.produce(topic, b"x", partition=n % 4)
+    assert producer.flush(30) == 0
+    with ZookeeperSession(zookeeper.connect) as session:
+        assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+    return World(topic, f"kafka://{kafka.bootstrap}", f"zookeeper://{zookeeper.connect}/{unique}", tmp_path)
+
+
+def offsets(store: OffsetStore, group: str) -> dict[TopicPartition, int]:
+    return {tp: found.offset for tp, found in store.fetch(group).items() if isinstance(found, Committed)}
+
+
+class TestKafka07:
+    @pytest.fixture
+    def source(self, world: World) -> Iterator[OffsetStore]:
+        with open_store(f"{world.chroot}?layout=0.7") as store:
+            yield store
+
+    def test_byte_positions_go_to_kafka_by_a_confirmed_map_and_come_back(
+        self, world: World, source: OffsetStore, unique: str
+    ) -> None:
+        """Drafted, confirmed, planned, applied, verified as inferred, seen to be ahead, rolled back; and finalized."""
+        positions = {(0, 0): 1000, (0, 1): 2000, (1, 0): 3000, (1, 1): 4000}
+        source.commit(unique, {world.old(*bp): OffsetAndMetadata(n) for bp, n in positions.items()})
+        sides = ("--from", source.uri, "--to", world.kafka, "--group", unique)
+
+        world.run("migrate", "plan", *sides, "--draft-partition-map", "map.json")
+        document = json.loads((world.folder / "map.json").read_text())
+        entries = document["topics"][world.topic]
+        entries["0-1"] = {"partition": 1, "table": [[0, 0], [1990, 7]], "between": "floor"}
+        entries["1-0"] = {"partition": 2, "table": [[0, 0], [3000, 11]]}
+        entries["1-1"] = {"partition": 3, "start": "latest"}
+        (world.folder / "map.json").write_text(json.dumps({**document, "confirmed_by": "anna"}))
+        world.run("migrate", "plan", *sides, "--partition-map", "map.json", "-o", "plan.json")
+        world.run("migrate", "apply", "plan.json", "--yes")
+        verified = world.run("migrate", "verify", "plan.json", "--format", "json")
+
+        wanted = {world.new(0): 0, world.new(1): 7, world.new(2): 11, world.new(3): LOG_END}
+        with open_store(world.kafka) as target:
+            assert offsets(target, unique) == wanted
+            assert [(row["status"], row["evidence"]) for row in json.loads(verified.stdout)] == [
+                ("equal", "inferred")
+            ] * 4
+
+            source.commit(unique, {world.old(0, 0): OffsetAndMetadata(1001)})
+            moved = world.run("migrate", "verify", "plan.json", "--format", "json", code=1)
+            assert [row["status"] for row in json.loads(moved.stdout)] == ["source-ahead", "equal", "equal", "equal"]
+
+            world.run("migrate", "rollback", "plan.json", "--yes")
+            assert offsets(target, unique) == {}
+
+            world.run("migrate", "plan", *sides, "--partition-map", "map.json", "-o", "again.json")
+            world.run("migrate", "apply", "again.json", "--yes")
+            world.run("migrate", "finalize", "again.json", "--yes", "--delete-source", "--window", "0.2")
+            assert offsets(target, unique) == wanted
+            assert offsets(source, unique) == {}
+
+    def test_between_stores_of_kafka_0_7_they_are_copied_as_they_are(
+        self, world: World, source: OffsetStore, unique: str
+    ) -> None:
+        held = {world.old(1, 0): 3000, world.old(1, 1): 4000}
+        source.commit(unique, {tp: OffsetAndMetadata(n) for tp, n in held.items()})
+        with ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session:
+            session.transaction([Create("/new")])
+        other = f"{world.chroot}/new?layout=0.7"
+        cluster = ("--bootstrap-server", world.kafka.removeprefix("kafka://"))
+
+        world.run("migrate", "plan", "--from", source.uri, "--to", other, "--all-groups", "-o", "plan.json", *cluster)
+        world.run("migrate", "apply", "plan.json", "--yes")
+        world.run("migrate", "verify", "plan.json", *cluster)
+
+        with open_store(other) as target:
+            assert offsets(target, unique) == held
+
+    def test_snapshots_carry_byte_positions_and_never_as_offsets(
+        self, world: World, source: OffsetStore, unique: str
+    ) -> None:
+        source.commit(unique, {world.old(1, 0): OffsetAndMetadata(3000)})
+
+        world.run("offsets", "export", "a.zk", "--store", source.uri, "--group", unique)
+        imported = world.run("offsets", "import", "a.zk", "--store", world.kafka, "--execute", "--yes", code=1)
+
+        lines = (world.folder / "a.zk").read_text()
+        assert lines == f"/consumers/{unique}/offsets/{world.topic}/1-0:3000\n"
+        assert "is a byte position of Kafka 0.7, and no offset" in imported.stdout + imported.stderr
+
+
+class TestStorm:
+    def test_a_spouts_offsets_go_to_kafka_and_back_and_what_a_topology_wrote_stays(
+        self, world: World, unique: str
+    ) -> None:
+        written = {"topology": {"id": "7f", "name": "clicks"}, "offset": 17, "partition": 0, "mine": [1]}
+        written |= {"broker": {"host": "h", "port": 9092}, "topic": world.topic}
+        with ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session:
+            folders = ["/storm", f"/storm/{unique}"]
+            session.transaction(
+                [*map(Create, folders), Create(f"{folders[1]}/partition_0", json.dumps(written).encode())]
+            )
+            spouts = f"{world.chroot}?layout=storm&root=/storm"
+
+            world.run("migrate", "plan", "--from", spouts, "--to", world.kafka, "--all-groups", "-o", "p.json")
+            world.run("migrate", "apply", "p.json", "--yes")
+            world.run("migrate", "finalize", "p.json", "--yes", "--window", "0.2")
+
+            with open_store(world.kafka) as kafka:
+                assert offsets(kafka, unique) == {world.new(0): 17}
+                kafka.commit(unique, {world.new(0): OffsetAndMetadata(20), world.new(1): OffsetAndMetadata(3)})
+            world.run("migrate", "plan", "--from", world.kafka, "--to", spouts, "--group", unique, "-o", "back.json")
+            world.run("migrate", "apply", "back.json", "--yes")
+
+            first = session.get(f"/storm/{unique}/partition_0")
+            second = session.get(f"/storm/{unique}/partition_1")
+            assert first is not None and json.loads(first.data) == {**written, "offset": 20}
+            assert second is not None and json.loads(second.data)["offset"] == 3
+            assert json.loads(second.data)["topology"] == {"id": "offsetmgr", "name": "offsetmgr"}
+
+    def test_a_spout_that_reads_topics_by_a_pattern_has_a_folder_for_each(self, world: World, unique: str) -> None:
+        """Source: Partition.getId of storm-kafka 0.10 and later."""
+        node = {"topology": {"id": "7f", "name": "n"}, "offset": 5, "partition": 2, "topic": "a"}
+        with (
+            ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session,
+            open_store(f"{world.chroot}?layout=storm&root=/storm") as store,
+        ):
+            folders = ["/storm", f"/storm/{unique}", f"/storm/{unique}/a"]
+            session.transaction([*map(Create, folders), Create(f"{folders[2]}/partition_2", json.dumps(node).encode())])
+            held, fresh, loose = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
+
+            assert offsets(store, unique) == {held: 5}
+            store.commit(unique, {held: OffsetAndMetadata(6), fresh: OffsetAndMetadata(1), loose: OffsetAndMetadata(9)})
+
+            assert offsets(store, unique) == {held: 6, fresh: 1, loose: 9}
+            assert {tp: found.offset for tp, found in store.fetch(unique, [held, loose]).items() if found} == {
+                held: 6,
+                loose: 9,
+            }
+            assert sorted(session.children(f"/storm/{unique}") or []) == ["a", "partition_2"]
+            assert sorted(session.children(f"/storm/{unique}/a") or []) == ["partition_2", "partition_3"]
+
+    def test_one_node_cannot_hold_the_offsets_of_two_topics(self, world: World, unique: str) -> None:
+        first, second = TopicPartition("a", 0), TopicPartition("b", 0)
+        with open_store(f"{world.chroot}?layout=storm&root=/storm") as store:
+            store.commit(unique, {first: OffsetAndMetadata(5)})
+
+            (result,) = store.edit([GroupEdit(unique, {second: Change(OffsetAndMetadata(1))})])
+
+            assert "holds the offset of topic a: there is one node for both" in str(result.outcomes[second].error)
+            assert dict(store.fetch(unique, [second])) == {second: Absent()}
+            assert offsets(store, unique) == {first: 5}
+
+    def test_an_unreadable_node_is_its_partitions_error_or_the_whole_groups(self, world: World, unique: str) -> None:
+        """Whose offset it is must be known before the others can be said to be all."""
+        with (
+            ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session,
+            open_store(f"{world.chroot}?layout=storm&root=/storm") as store,
+        ):
+            store.commit(unique, {TopicPartition("a", 0): OffsetAndMetadata(5)})
+            store.commit(f"{unique}-2", {TopicPartition("a", 0): OffsetAndMetadata(5)})
+            broken = {unique: b'{"topic":"a","partition":1}', f"{unique}-2": b"broken"}
+            session.transaction([Create(f"/storm/{group}/partition_1", data) for group, data in broken.items()])
+
+            named, nameless = store.scan([unique, f"{unique}-2"])
+
+            assert {tp: found.offset for tp, found in named.offsets.items()} == {TopicPartition("a", 0): 5}
+            assert "'offset' is missing" in str(named.errors[TopicPartition("a", 1)])
+            assert "is not JSON" in str(nameless.error)
