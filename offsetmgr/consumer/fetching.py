@@ -111,6 +111,9 @@ class Fetcher:
             self._desk.fail(error)
         except ck.KafkaException as error:
             self._desk.fail(error_of(error.args[0], "fetching"))
+        except BaseException:
+            self._desk.fail(OffsetMgrError("fetching", "has ended by a defect of offsetmgr", "see the traceback"))
+            raise
         finally:
             consumer.close()
 

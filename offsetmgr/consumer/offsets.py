@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired
 from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -23,11 +24,9 @@ from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.uri import inner_uris, open_store, parse_uri
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.sessionlease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
-Pause = Callable[[float], object]
-"""Waits so many seconds, or less where the consumer is being closed."""
+_LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,15 @@ def _within(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
     return store
 
 
+class Lease(Protocol):
+    """What is asked of a `SessionLease` here."""
+
+    @property
+    def expired(self) -> bool: ...
+
+    def valid(self) -> bool: ...
+
+
 class Offsets:
     """One group's offsets, for as long as one session lasts. Safe for several threads, one call at a time."""
 
@@ -79,19 +87,22 @@ class Offsets:
         self,
         store: OffsetStore,
         group: str,
-        lease: SessionLease,
+        lease: Lease,
         *,
         retries: int,
         backoff_s: float,
-        pause: Pause,
+        patience_s: float,
+        clock: Clock | None = None,
     ) -> None:
-        """``retries`` is how often a commit with a retriable error is tried again, ``backoff_s`` apart."""
+        """``retries`` is how often a commit with a retriable error is tried again, ``backoff_s`` apart. A lease that
+        has run out is waited for, ``patience_s`` at most: it is good again soon where the session is alive."""
         self._store = store
         self._group = group
         self._lease = lease
         self._retries = retries
         self._backoff_s = backoff_s
-        self._pause = pause
+        self._patience_s = patience_s
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
 
     @property
@@ -125,7 +136,6 @@ class Offsets:
         """Commits, again while that may help: what the store holds now, and the errors of the others.
 
         ``known`` is what it held before. Where somebody else has written since, the owner's word counts.
-        Raises `SessionExpired`.
         """
         left = dict(positions)
         expected = dict(known)
@@ -134,7 +144,7 @@ class Offsets:
         with self._lock:
             for attempt in range(self._retries + 1):
                 if attempt:
-                    self._pause(self._backoff_s)
+                    self._clock.sleep(self._backoff_s)
                 errors = {}
                 for tp, outcome in self._write(left, expected).items():
                     if outcome.error is None:
@@ -152,10 +162,9 @@ class Offsets:
     def _write(
         self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset]
     ) -> Mapping[TopicPartition, ChangeOutcome]:
-        if not self._lease.valid():
+        if not self._leased():
             late = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may be over")
-            if self._lease.expired or self.forgets:
-                return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, late))
+            return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, late))
         versioned = not self.forgets
         changes = {
             tp: Change(OffsetAndMetadata(offset), known.get(tp, ABSENT) if versioned else None, allow_rewind=True)
@@ -168,6 +177,15 @@ class Offsets:
         for tp, late_error in result.secondary.items():
             _LOG.warning("group %s, %s: not in the second store yet: %s", self._group, tp, late_error)
         return result.outcomes
+
+    def _leased(self) -> bool:
+        """Whether the lease is good, now or soon."""
+        deadline = self._clock.monotonic() + self._patience_s
+        while not self._lease.valid():
+            if self._lease.expired or self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(_LOOK_S)
+        return True
 
     def close(self) -> None:
         """Lets the store go."""

@@ -1,16 +1,16 @@
-"""`Member`: one member of an old consumer group, which keeps its share of the partitions.
+"""`Share`: what one session of a member owns, brought in line with the group after each change.
 
-It registers, watches what the assignment depends on, and after each change gives up what is no longer its own and
-claims what has become so. Whoever consumes is told through `Holder`. Partitions that stay with their thread are not
-interrupted; the old consumer lets go of all of them at every change, which to the others looks the same.
+It watches what the assignment depends on, gives up what is no longer the member's own, and claims what has become so.
+Whoever consumes is told through `Holder`. Partitions that stay with their thread are not interrupted; the old consumer
+lets go of all of them at every change, which to the others looks the same.
 
 Ordering contract, for each partition: `Holder.stop` (nothing is handed out any more, and what was is committed) before
 the owner node is deleted; the owner node is created before `Holder.begin` (which reads the committed offset after it).
 Once the session is over `Holder.drop` is called, and nothing of it is committed; before anybody calls it, the session's
 lease has run out, which whoever hands out messages must ask for each of them.
 
-Source: the registration algorithm and the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener
-of kafka.consumer.ZookeeperConsumerConnector.
+Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
+kafka.consumer.ZookeeperConsumerConnector.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, OffsetMgrError, SessionExpired
+from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import TopicPartition
 from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.assignors import Assignor, ThreadId
+from offsetmgr.zookeeper.assignors import ThreadId
 from offsetmgr.zookeeper.claims import Claims
-from offsetmgr.zookeeper.membership import Picture, look, register
+from offsetmgr.zookeeper.membership import Picture
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.sessionlease import SessionLease
-from offsetmgr.zookeeper.subscription import Subscription
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
@@ -62,202 +58,48 @@ class Holder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """All in milliseconds but ``max_retries``.
-
-    ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before what
-    failed is tried again (at once where the cause goes away before), and how often an error that will not go away by
-    itself is met before the member gives up. ``settle_ms`` is how long changes are gathered into one rebalance.
-    """
-
-    session_timeout_ms: int = 6000
-    backoff_ms: int = 500
-    max_retries: int = 4
-    settle_ms: int = 50
-    release_delay_ms: int = 1000
-
-
-class Member:
-    """One member of ``group``; no I/O before `start`. Runs in a thread of its own until `leave`."""
-
-    def __init__(
-        self,
-        connect: str,
-        group: str,
-        member_id: str,
-        subscription: Subscription,
-        assignor: Assignor,
-        holder: Holder,
-        *,
-        config: ConnectionConfig | None = None,
-        timing: Timing = Timing(),
-        exclude_internal: bool = True,
-        clock: Clock | None = None,
-    ) -> None:
-        """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
-        ZookeeperSession(connect, config)  # a wrong address is told at once
-        self.group = group
-        self.member_id = member_id
-        self.subscription = subscription
-        self.rebalances = 0
-        """How often this member has divided the partitions anew, because members, topics or partitions had changed."""
-        self._connect = connect
-        self._config = config
-        self._timing = timing
-        self._assignor = assignor
-        self._holder = holder
-        self._exclude_internal = exclude_internal
-        self._clock = clock or SystemClock()
-        self._wake = threading.Event()
-        self._leaving = threading.Event()
-        self._settled = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._membership: _Membership | None = None
-        self._error: OffsetMgrError | None = None
-        self._joined = False
+class Group(Protocol):
+    """What a share needs to know of its member and the group."""
 
     @property
-    def owned(self) -> dict[TopicPartition, ThreadId]:
-        """What it owns now, each partition with its thread."""
-        membership = self._membership
-        return {} if membership is None else dict(membership.owned)
+    def group(self) -> str: ...
 
     @property
-    def held_by_others(self) -> dict[TopicPartition, str]:
-        """Partitions of its share that others have not released yet, with the texts of their owner nodes."""
-        membership = self._membership
-        return {} if membership is None else dict(membership.held)
-
-    def start(self, timeout_s: float) -> None:
-        """Joins the group and waits until the first rebalance has ended (partitions that others still hold may follow
-        later). Raises what hindered it; the member has left then."""
-        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-member-{self.member_id}", daemon=True)
-        self._thread.start()
-        self._settled.wait(timeout_s)
-        if not self._settled.is_set() or self._error is not None:
-            error = self._error or Conflict(f"consumer {self.member_id}", f"no rebalance within {timeout_s:g} s")
-            self.leave()
-            raise error
-
-    def leave(self) -> None:
-        """Stops, commits, releases, unregisters; returns when that has been done or found impossible."""
-        self._leaving.set()
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    # --- the member's thread ------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        failures = 0
-        while not self._leaving.is_set():
-            session = ZookeeperSession(self._connect, self._config, session_timeout_ms=self._timing.session_timeout_ms)
-            lease = SessionLease(session, self._wake.set)
-            try:
-                self._live(session, lease)
-            except SessionExpired as expired:
-                _LOG.warning("consumer %s: %s; registering anew", self.member_id, expired)
-                failures = 0
-            except OffsetMgrError as error:
-                failures += 1
-                self._error = error
-                _LOG.warning("consumer %s: %s", self.member_id, error)
-                # A configured id stays taken until the session of its last owner ends, so a conflict may pass.
-                passes = isinstance(error, Conflict) and failures <= self._patience()
-                if not passes and (not error.retriable or not self._joined):
-                    self._leaving.set()
-                    self._holder.failed(error)
-            finally:
-                lease.end()
-                self._membership = None
-                self._holder.drop(None)
-                session.close()
-            self._leaving.wait(self._timing.backoff_ms / 1000 if self._error else 0.0)
-        self._settled.set()
-
-    def _patience(self) -> float:
-        """Tries that outlast a dead session."""
-        return self._timing.max_retries + 2 * self._timing.session_timeout_ms / self._timing.backoff_ms
-
-    def _live(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """One session from its beginning to its end. Raises `SessionExpired`, and what cannot be got over in it."""
-        lease.begin()
-        session_id = register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
-        self._error = None
-        self._joined = True
-        self._holder.joined(session, lease)
-        membership = _Membership(self, session, Claims(session, session_id, self.group))
-        self._membership = membership
-        failures = 0
-        gone = False
-        try:
-            while not self._leaving.is_set():
-                if lease.expired:
-                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session has expired")
-                self._wake.clear()
-                try:
-                    complete = membership.rebalance()
-                    failures = 0
-                    self._settled.set()
-                except SessionExpired:
-                    raise
-                except OffsetMgrError as error:
-                    failures += 1
-                    _LOG.warning("consumer %s: rebalance: %s", self.member_id, error)
-                    if not error.retriable and not isinstance(error, Conflict) and failures > self._timing.max_retries:
-                        raise
-                    complete = False
-                self._wake.wait(None if complete else self._timing.backoff_ms / 1000)
-                self._leaving.wait(self._timing.settle_ms / 1000)
-        except SessionExpired:
-            gone = True
-            raise
-        finally:
-            if not gone:
-                self._part(membership)
-
-    def _part(self, membership: _Membership) -> None:
-        """Leaves in good order where that is still possible; the nodes go with the session."""
-        try:
-            self._holder.stop(membership.owned, leaving=True)
-        except OffsetMgrError as error:
-            _LOG.warning("consumer %s: what it consumed last is not committed: %s", self.member_id, error)
-
-    # --- what a membership needs of its member --------------------------------------------------------
+    def member_id(self) -> str: ...
 
     @property
-    def holder(self) -> Holder:
-        return self._holder
+    def holder(self) -> Holder: ...
 
     def look(self, session: ZookeeperSession) -> Picture:
-        """Reads the group; registers again where somebody has deleted the registration."""
-        picture = look(session, self.group, exclude_internal=self._exclude_internal)
-        if self.member_id in picture.members:
-            return picture
-        register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
-        return look(session, self.group, exclude_internal=self._exclude_internal)
+        """Reads the group."""
+        ...
 
-    def share(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
-        """This member's part of the assignment."""
-        assigned = self._assignor.assign(picture.streams, picture.partitions)
-        return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
+    def part(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
+        """The member's part of the assignment."""
+        ...
+
+    def divided_anew(self) -> None:
+        """Members, topics or partitions have changed since the last time."""
+        ...
 
     def wake(self) -> None:
-        self._wake.set()
+        """Something has changed: there is to be a rebalance soon. Called in any thread."""
+        ...
 
 
-class _Membership:
-    """What one session holds, and its watches."""
+class Share:
+    """One session's; for one thread, but ``owned`` and ``held``."""
 
-    def __init__(self, member: Member, session: ZookeeperSession, claims: Claims) -> None:
+    def __init__(self, member: Group, session: ZookeeperSession, claims: Claims) -> None:
         self._member = member
         self._session = session
         self._claims = claims
         self._watched: set[str] = set()
         self._lock = threading.Lock()
         self.owned: dict[TopicPartition, ThreadId] = {}
+        """The partitions that are owned, each with its thread; replaced, never changed."""
         self.held: dict[TopicPartition, str] = {}
+        """Partitions of its share that others still hold, with the texts of their owner nodes; replaced too."""
         self._unbegun: set[TopicPartition] = set()
         self._seen: object = None
 
@@ -275,7 +117,7 @@ class _Membership:
         if not picture.brokers:
             # As the old consumer: nothing can be consumed, and nothing is gained by letting go.
             return not self._unbegun
-        share = member.share(picture)
+        share = member.part(picture)
         if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
             holder.stop(leaving, leaving=False)
             self._claims.release(leaving)
@@ -289,7 +131,7 @@ class _Membership:
             self._unbegun = set(holder.begin({tp: self.owned[tp] for tp in self._unbegun}))
         seen = (picture.streams, picture.partitions)
         if leaving or claimed.mine or seen != self._seen:
-            member.rebalances += 1
+            member.divided_anew()
         self._seen = seen
         if leaving or claimed.mine or claimed.held:
             _LOG.info(

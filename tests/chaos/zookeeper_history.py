@@ -7,6 +7,7 @@ org.apache.zookeeper.server.persistence.FileTxnLog and the records of zookeeper.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,14 +83,17 @@ def changes(data_folder: Path) -> Iterator[Change]:
     logs = (data_folder / "version-2").glob("log.*")
     for file in sorted(logs, key=lambda path: int(path.suffix[1:], 16)):
         content = file.read_bytes()
+        if not content:  # begun a moment ago
+            continue
         assert _HEADER.unpack_from(content)[0] == _MAGIC
         at = _HEADER.size
         while at + _ENTRY.size <= len(content):
-            _, length = _ENTRY.unpack_from(content, at)
-            if length == 0:  # allocated in advance
-                break
+            checksum, length = _ENTRY.unpack_from(content, at)
             at += _ENTRY.size
-            yield from _of_transaction(content[at : at + length])
+            entry = content[at : at + length]
+            if length == 0 or zlib.adler32(entry) != checksum:  # allocated in advance, or being written
+                break
+            yield from _of_transaction(entry)
             at += length + 1
 
 

@@ -1,158 +1,141 @@
-"""How a `ZookeeperConsumer` commits and reads offsets where the store fails for a while, or for good."""
+"""What a consumer commits, when it tries again, and what it does where somebody else has written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from offsetmgr.consumer.offsets import Offsets
-from offsetmgr.errors import (
-    CoordinatorLoadInProgress,
-    NotAuthorized,
-    OffsetMetadataTooLarge,
-    PartialFailure,
-    SessionExpired,
-    Unreachable,
-)
-from offsetmgr.model import ABSENT, Committed, TopicPartition
-from offsetmgr.stores.base import GroupEdit, GroupEditResult
+from offsetmgr.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
+from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.testing.faulty import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
-FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
-LOADING = CoordinatorLoadInProgress("group g", "the coordinator still loads")
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+BUSY = CoordinatorNotAvailable("group g", "the coordinator moves")
+FORBIDDEN = NotAuthorized("group g", "no")
 
 
 @dataclass
-class Lease:
-    """What is asked of the session's lease."""
+class SetClock:
+    """A clock that moves when somebody sleeps."""
 
-    held: bool = True
+    now: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@dataclass
+class SetLease:
+    """A lease that is good from a moment on."""
+
+    clock: SetClock
+    good_from: float = 0.0
     expired: bool = False
 
     def valid(self) -> bool:
-        return self.held
+        return self.clock.now >= self.good_from
 
 
-class Recording(FaultyStore):
-    """Keeps which partitions were in each edit."""
+class World:
+    def __init__(self, *, retries: int = 3) -> None:
+        self.clock = SetClock()
+        self.lease = SetLease(self.clock)
+        self.memory = MemoryStore()
+        self.store = FaultyStore(self.memory)
+        self.offsets = Offsets(
+            self.store, "g", self.lease, retries=retries, backoff_s=0.5, patience_s=6, clock=self.clock
+        )
 
-    def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store)
-        self.sent: list[set[TopicPartition]] = []
-
-    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        known = list(edits)
-        self.sent += [set(edit.changes) for edit in known]
-        return super().edit(known)
-
-
-@dataclass
-class Group:
-    """Offsets of group ``g`` in a store that fails as told; the pauses are noted and not waited for."""
-
-    store: Any = field(default_factory=lambda: FaultyStore(MemoryStore()))
-    lease: Any = field(default_factory=Lease)
-    pauses: list[float] = field(default_factory=list)
-
-    def offsets(self) -> Offsets:
-        return Offsets(self.store, "g", self.lease, retries=3, backoff_s=0.5, pause=self.pauses.append)
-
-    def held(self) -> dict[TopicPartition, int]:
-        found = self.store.store.fetch("g")
-        return {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
+    def committed(self, partition: TopicPartition = P0) -> int | None:
+        found: Offset = self.memory.fetch("g", [partition])[partition]
+        return found.offset if isinstance(found, Committed) else None
 
 
-@pytest.mark.parametrize("partition", [None, FIRST])
-def test_a_commit_that_may_succeed_later_is_tried_again_after_a_pause(partition: TopicPartition | None) -> None:
-    group = Group()
-    group.store.fail("write", LOADING, group=None if partition is None else "g", partition=partition, times=2)
+def test_what_was_committed_is_the_condition_of_the_next_commit() -> None:
+    world = World()
 
-    done, errors = group.offsets().commit({FIRST: 7, SECOND: 8}, {FIRST: ABSENT, SECOND: ABSENT})
-
+    done, errors = world.offsets.commit({P0: 5}, {P0: ABSENT})
     assert errors == {}
-    assert done == {FIRST: Committed(7, version=0), SECOND: Committed(8, version=0)}
-    assert group.held() == {FIRST: 7, SECOND: 8}
-    assert group.pauses == [0.5, 0.5]
+    done, errors = world.offsets.commit({P0: 8}, done)
+
+    assert (errors, world.committed()) == ({}, 8)
 
 
-def test_only_what_failed_is_sent_again() -> None:
-    group = Group(Recording(MemoryStore()))
-    group.store.fail("write", LOADING, partition=FIRST, times=1)
+@pytest.mark.parametrize(("times", "committed"), [(3, 5), (4, None)])
+def test_a_retriable_error_is_tried_again_so_many_times_and_then_told(times: int, committed: int | None) -> None:
+    world = World(retries=3)
+    world.store.fail("write", BUSY, group="g", partition=P0, times=times)
 
-    group.offsets().commit({FIRST: 7, SECOND: 8}, {FIRST: ABSENT, SECOND: ABSENT})
+    done, errors = world.offsets.commit({P0: 5, P1: 6}, {P0: ABSENT, P1: ABSENT})
 
-    assert group.store.sent == [{FIRST, SECOND}, {FIRST}]
-
-
-def test_a_commit_is_given_up_after_so_many_tries_and_the_error_is_told() -> None:
-    group = Group()
-    group.store.fail("write", LOADING, partition=FIRST)
-
-    done, errors = group.offsets().commit({FIRST: 7, SECOND: 8}, {FIRST: ABSENT, SECOND: ABSENT})
-
-    assert (list(done), errors) == ([SECOND], {FIRST: LOADING})
-    assert group.pauses == [0.5, 0.5, 0.5]
+    assert world.committed(P1) == 6
+    assert world.committed(P0) == committed
+    assert (P0 in done, dict(errors)) == (committed is not None, {} if committed else {P0: BUSY})
+    assert world.clock.pauses == [0.5, 0.5, 0.5]
 
 
-def test_what_will_not_succeed_later_is_not_tried_again() -> None:
-    group = Group()
-    too_large = OffsetMetadataTooLarge("t-0", "too long")
-    group.store.fail("write", too_large, partition=FIRST)
+def test_an_error_that_will_not_go_away_is_told_at_once() -> None:
+    world = World()
+    world.store.fail("write", FORBIDDEN, group="g", partition=P0)
 
-    done, errors = group.offsets().commit({FIRST: 7, SECOND: 8}, {FIRST: ABSENT, SECOND: ABSENT})
+    done, errors = world.offsets.commit({P0: 5, P1: 6}, {P0: ABSENT, P1: ABSENT})
 
-    assert (list(done), errors, group.pauses) == ([SECOND], {FIRST: too_large}, [])
-
-
-def test_a_commit_whose_answer_was_lost_is_found_to_be_there() -> None:
-    group = Group()
-    group.store.fail("write", Unreachable("store", "the connection broke"), times=1, after=True)
-
-    done, errors = group.offsets().commit({FIRST: 7}, {FIRST: ABSENT})
-
-    assert (errors, group.held(), group.pauses) == ({}, {FIRST: 7}, [0.5, 0.5])
-    assert done[FIRST] == Committed(7, version=0)
+    assert (errors, done.keys(), world.clock.pauses) == ({P0: FORBIDDEN}, {P1}, [])
 
 
-def test_the_owners_word_counts_against_a_late_commit_of_another() -> None:
-    group = Group()
-    group.store.store.commit("g", {FIRST: Committed(3).value()})
+def test_the_owners_word_counts_where_somebody_else_has_written() -> None:
+    world = World()
+    done, _ = world.offsets.commit({P0: 5}, {P0: ABSENT})
+    world.memory.commit("g", {P0: OffsetAndMetadata(3)}, allow_rewind=True)
 
-    done, errors = group.offsets().commit({FIRST: 7}, {FIRST: ABSENT})
+    done, errors = world.offsets.commit({P0: 9}, done)
 
-    assert (errors, group.held(), group.pauses) == ({}, {FIRST: 7}, [0.5])
-    assert done[FIRST] == Committed(7, version=1)
-
-
-def test_nothing_is_sent_once_the_session_is_over() -> None:
-    group = Group(lease=Lease(held=False, expired=True))
-
-    done, errors = group.offsets().commit({FIRST: 7}, {FIRST: ABSENT})
-
-    assert (done, {tp: type(e) for tp, e in errors.items()}, group.store.writes) == ({}, {FIRST: SessionExpired}, 0)
+    assert (errors, world.committed()) == ({}, 9)
 
 
-@pytest.mark.parametrize("partition", [None, SECOND])
-def test_what_cannot_be_read_yet_is_told_beside_what_can_be(partition: TopicPartition | None) -> None:
-    group = Group()
-    group.store.store.commit("g", {FIRST: Committed(3).value()})
-    group.store.fail("read", LOADING, group=None if partition is None else "g", partition=partition, times=1)
-    offsets = group.offsets()
+def test_a_lease_that_is_good_again_soon_is_waited_for() -> None:
+    world = World()
+    world.lease.good_from = 2.0
 
-    found, late = offsets.fetch([FIRST, SECOND])
-    assert found == ({} if partition is None else {FIRST: Committed(3, version=0)})
-    assert isinstance(late, CoordinatorLoadInProgress if partition is None else PartialFailure)
-    assert offsets.fetch([FIRST, SECOND]) == ({FIRST: Committed(3, version=0), SECOND: ABSENT}, None)
+    _, errors = world.offsets.commit({P0: 5}, {P0: ABSENT})
+
+    assert (errors, world.committed()) == ({}, 5)
+    assert 2.0 <= world.clock.now < 2.1
 
 
-@pytest.mark.parametrize("partition", [None, SECOND])
-def test_what_will_never_be_readable_is_raised(partition: TopicPartition | None) -> None:
-    group = Group()
-    group.store.fail("read", NotAuthorized("group g", "not allowed"), partition=partition)
+@pytest.mark.parametrize(("expired", "waited"), [(True, 0.0), (False, 6.0)])
+def test_without_a_lease_nothing_is_sent(expired: bool, waited: float) -> None:
+    world = World()
+    world.lease.good_from, world.lease.expired = 1000.0, expired
 
-    with pytest.raises(NotAuthorized):
-        group.offsets().fetch([FIRST, SECOND])
+    done, errors = world.offsets.commit({P0: 5}, {P0: ABSENT})
+
+    assert (done, {tp: type(error) for tp, error in errors.items()}) == ({}, {P0: SessionExpired})
+    assert world.committed() is None
+    assert world.clock.now == pytest.approx(waited, abs=0.1)
+
+
+@pytest.mark.parametrize("error", [BUSY, FORBIDDEN])
+def test_an_offset_that_cannot_be_read_is_never_taken_for_none(error: OffsetMgrError) -> None:
+    world = World()
+    world.memory.commit("g", {P1: OffsetAndMetadata(7)})
+    world.store.fail("read", error, group="g", partition=P0)
+
+    if error.retriable:
+        found, late = world.offsets.fetch([P0, P1])
+        assert [(tp, getattr(offset, "offset", None)) for tp, offset in found.items()] == [(P1, 7)]
+        assert late is not None
+    else:
+        with pytest.raises(NotAuthorized):
+            world.offsets.fetch([P0, P1])
