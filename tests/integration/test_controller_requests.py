@@ -21,7 +21,7 @@ from processes import Commands, create_topic, wait_for
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Conflict
 from offsetmgr.model import TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.admin.carryout import submit
 from offsetmgr.zookeeper.admin.reading import read_state
@@ -139,6 +139,12 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     assert {(row["partition"], row["outcome"]) for row in outcomes} == {(0, "done"), (1, "done")}
     assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
     assert session.get(paths.REASSIGN_PARTITIONS) is None
+    kafkas = java_tool(
+        "kafka-3.9",
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+        ["--bootstrap-server", trio.bootstrap, "--reassignment-json-file", str(image), "--verify"],
+    )
+    assert kafkas.stdout.count("is completed") == 2, kafkas.stdout + kafkas.stderr
     again = commands.run("zk", *back, "--execute", "--yes")
     assert "nothing to change" in again.stderr
 

@@ -483,6 +483,21 @@ def test_a_group_of_kafka_0_7_is_checked_in_its_own_numbers(cluster: Cluster, se
     assert "holds offsets of partition 2-0 of topic clicks" in findings[1].sentence
 
 
+def test_a_server_that_reads_one_node_a_request_gives_the_same(zookeeper34: ZooKeeperServer, unique: str) -> None:
+    client = KazooClient(zookeeper34.connect)
+    client.start()
+    try:
+        cluster = Cluster(client, f"/{unique}")
+        cluster.group("lazy", owned=1)
+        with ZookeeperSession(zookeeper34.connect + cluster.chroot, ConnectionConfig(timeout_ms=20_000)) as session:
+            (finding,) = found(session)
+    finally:
+        client.stop()
+        client.close()
+
+    assert (finding.code, finding.group, finding.partitions) == ("no-owner", "lazy", (1, 2))
+
+
 def test_the_command_says_what_it_found_and_what_it_did_not_check(
     zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
 ) -> None:
