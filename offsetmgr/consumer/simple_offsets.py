@@ -10,7 +10,7 @@ from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.wire.client import Client, NotAMember, backoff
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.fixed import FixedCoordinator
-from offsetmgr.wire.leaders import UNKNOWN_PATIENCE
+from offsetmgr.wire.leaders import UNKNOWN_PATIENCE, layout
 from offsetmgr.wire.requests import NEEDED_OF_MANAGERS, FetchedGroup
 from offsetmgr.wire.security import Security
 
@@ -59,10 +59,15 @@ class OffsetManagers:
             except NotAMember as error:
                 hint = "a group with members takes commits of theirs only: stop them first"
                 raise GroupActive(error.what, error.why, hint) from None
-            # A coordinator that has just started knows no topics yet.
-            pending = {tp: offsets[tp] for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)}
-            if not pending or loop.time() + pause >= patience:
+            # A coordinator that has just started knows no topics yet, even those that other brokers know.
+            unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
+            now = loop.time() + pause
+            if unknown and patience <= now < deadline:
+                known = await layout(client, unknown, deadline)
+                unknown = [tp for tp in unknown if not isinstance(known[tp], UnknownTopicOrPartition)]
+            if not unknown or now >= deadline:
                 break
+            pending = {tp: offsets[tp] for tp in unknown}
             await asyncio.sleep(pause)
         return outcomes
 

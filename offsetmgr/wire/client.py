@@ -96,6 +96,11 @@ class Client:
         raise failure
 
     @property
+    def addresses(self) -> list[Address]:
+        """Where brokers are, as far as we were told."""
+        return list(dict.fromkeys([*self._bootstrap, *self._nodes]))
+
+    @property
     def reached(self) -> bool:
         """Whether any broker has answered yet: until then, failing to connect is not worth repeating."""
         return self._known_good is not None
@@ -278,7 +283,7 @@ class Client:
     def _ask_somebody_else(self) -> None:
         """Where coordinators are, another broker is asked next: one that came back a moment ago may not know yet that
         they have moved, and would send us to the wrong one again and again."""
-        known = list(dict.fromkeys([*self._bootstrap, *self._nodes]))
+        known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
 

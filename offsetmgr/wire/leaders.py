@@ -7,7 +7,7 @@ leader moved, the connection broke) leads to a new look for the leader, after a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from kio.schema.metadata.v8.response import MetadataResponse
@@ -16,14 +16,14 @@ from offsetmgr.errors import OffsetMgrError, ServerError, UnknownTopicOrPartitio
 from offsetmgr.model import TopicPartition
 from offsetmgr.wire import requests
 from offsetmgr.wire.client import Client, backoff, remaining
-from offsetmgr.wire.connection import Address
+from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import kafka_error
 
 T = TypeVar("T")
 
 UNKNOWN_PATIENCE: Final = 2.0
-"""Seconds for which a topic that a broker does not know is asked for again: one that has just come back, or just heard
-of the topic, does not know it yet."""
+"""Seconds for which a topic that no broker knows is asked for again: it may just have been made, or all have just come
+back."""
 _SHARE: Final = 3
 """A broker that does not answer gets a third of the time that is left: the others must have theirs."""
 _SHORTEST: Final = 1.0
@@ -55,9 +55,10 @@ class Leaders:
         for pause in backoff():
             now = loop.time()
             attempt = min(deadline, now + wait + max((deadline - now) / _SHARE, _SHORTEST))
-            done |= await self._ask_once(pending, ask, attempt)
+            answers, unknown = await self._ask_once(pending, ask, attempt)
+            done |= answers
             now = loop.time()
-            pending = [tp for tp in pending if _again(done[tp], now < patience)]
+            pending = [tp for tp in pending if _again(done[tp], now < patience or tp not in unknown)]
             for tp in pending:
                 self._known.pop(tp, None)
             if not pending or now + pause >= deadline:
@@ -70,8 +71,8 @@ class Leaders:
         partitions: Sequence[TopicPartition],
         ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
-    ) -> dict[TopicPartition, T | OffsetMgrError]:
-        """One attempt; an answer for every partition."""
+    ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
+        """One attempt: an answer for every partition, and those that have no leader to be asked."""
         answers: dict[TopicPartition, T | OffsetMgrError] = {
             tp: ServerError(str(tp), "the broker did not answer for it") for tp in partitions
         }
@@ -80,7 +81,7 @@ class Leaders:
         except OffsetMgrError as error:
             if not self._client.reached or not error.retriable:
                 raise
-            return dict.fromkeys(partitions, error)
+            return dict.fromkeys(partitions, error), partitions
         answers |= unknown
         by_leader: dict[Address, list[TopicPartition]] = {}
         for tp in partitions:
@@ -95,7 +96,7 @@ class Leaders:
 
         for found in await asyncio.gather(*(ask_at(leader, of_it) for leader, of_it in by_leader.items())):
             answers |= found
-        return answers
+        return answers, unknown.keys()
 
     async def _look_up(
         self, partitions: Sequence[TopicPartition], deadline: float
@@ -103,27 +104,64 @@ class Leaders:
         """Learns who leads these partitions; the errors of those of which nobody says it."""
         if not partitions:
             return {}
-        connection = await self._client.any_connection(deadline)
-        topics = list(dict.fromkeys(tp.topic for tp in partitions))
-        answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
-        brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
-        codes = {str(topic.name): int(topic.error_code) for topic in answer.topics}
-        layout = {
-            TopicPartition(str(topic.name), int(part.partition_index)): part
-            for topic in answer.topics
-            for part in topic.partitions
-        }
         failed: dict[TopicPartition, OffsetMgrError] = {}
-        for tp in partitions:
-            part = layout.get(tp)
-            leader = brokers.get(int(part.leader_id)) if part is not None else None
-            if leader is not None:
-                self._known[tp] = leader
-            elif part is not None:
-                failed[tp] = kafka_error(int(part.error_code) or 5, str(tp))
+        for tp, found in (await layout(self._client, partitions, deadline)).items():
+            if isinstance(found, Address):
+                self._known[tp] = found
             else:
-                failed[tp] = kafka_error(codes.get(tp.topic) or 3, str(tp))
+                failed[tp] = found
         return failed
+
+
+async def layout(
+    client: Client, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, Address | OffsetMgrError]:
+    """The leader of each partition, or why none is known.
+
+    That there is no such partition is believed once all brokers that we know and that answer say so: one that has just
+    started knows none. Raises as `Client.any_connection`.
+    """
+    first = await client.any_connection(deadline)
+    found = await _layout_of(first, partitions, deadline)
+    for address in client.addresses:
+        missing = [tp for tp, answer in found.items() if isinstance(answer, UnknownTopicOrPartition)]
+        if not missing:
+            break
+        if address != first.address:
+            try:
+                # One that does not answer is no reason to wait long: those that do have said what they know.
+                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
+                connection = await client.node(address).connection(by_then)
+                found |= await _layout_of(connection, missing, by_then)
+            except OffsetMgrError:
+                continue
+    return found
+
+
+async def _layout_of(
+    connection: Connection, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, Address | OffsetMgrError]:
+    """The same as one broker knows it."""
+    topics = list(dict.fromkeys(tp.topic for tp in partitions))
+    answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
+    brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    codes = {str(topic.name): int(topic.error_code) for topic in answer.topics}
+    known = {
+        TopicPartition(str(topic.name), int(part.partition_index)): part
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+    found: dict[TopicPartition, Address | OffsetMgrError] = {}
+    for tp in partitions:
+        part = known.get(tp)
+        leader = brokers.get(int(part.leader_id)) if part is not None else None
+        if leader is not None:
+            found[tp] = leader
+        elif part is not None:
+            found[tp] = kafka_error(int(part.error_code) or 5, str(tp))
+        else:
+            found[tp] = kafka_error(codes.get(tp.topic) or 3, str(tp))
+    return found
 
 
 def _again(answer: object, patient: bool) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import confluent_kafka as ck
 import pytest
+from confluent_kafka.admin import AdminClient
 from fronts import ManagerFront
 from listening import Listening, MemoryBackend
 from processes import create_topic, wait_for
@@ -65,8 +66,18 @@ class Pair(NamedTuple):
 
 
 def leader_of(bootstrap: str, topic: str) -> int:
-    admin = ck.admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return int(admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader)
+    """The broker that leads the topic's only partition; waits until whoever is asked knows one."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    leader = -1
+
+    def known() -> bool:
+        nonlocal leader
+        partition = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
+        leader = -1 if partition is None else int(partition.leader)
+        return leader >= 0
+
+    wait_for(known, f"{topic} has a leader")
+    return leader
 
 
 @pytest.fixture(scope="module")
