@@ -25,10 +25,11 @@ from offsetmgr.stores.base import (
     Verdict,
 )
 from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.edits import carry_out
+from offsetmgr.zookeeper.bulkedits import carry_out
 from offsetmgr.zookeeper.jute import Code, NodeData
 from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.nodes import parse_cluster_id
+from offsetmgr.zookeeper.offsetdata import SURE_DIGITS
 from offsetmgr.zookeeper.registry import members
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.topicfolders import in_folder, topic_folders
@@ -169,8 +170,13 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
+        # What the common node needs is done here; a decimal is the same offset in every layout that is not loose.
+        new, decimal = tuple.__new__, not self._layout.loose
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
+                continue
+            if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SURE_DIGITS:
+                offsets[group][partition] = new(Committed, (int(node[0]), "", None, node[3], node[4]))
                 continue
             self._sort_in(partition, path, node, offsets[group], errors[group])
             if errors[group] and (nobodys := errors[group].get(TopicPartition("", partition.partition))):

@@ -1,4 +1,7 @@
-"""Edits of many groups as few transactions: read, decide, write on the condition that nothing changed, look again.
+"""Edits of some groups as few transactions: read, decide, write on the condition that nothing changed, look again.
+
+Every case is decided here, one partition at a time; the common one is carried out in bulk by `bulkedits`, which hands
+over what turns out to be another.
 
 Ordering contract: every write names the data version that was read before it (or creates, or deletes that version), so
 it happens only while the node still holds what was decided upon.  A transaction is refused as a whole when one of its
@@ -32,15 +35,12 @@ from offsetmgr.zookeeper.transactions import (
     weight,
 )
 
-CHANGES_AT_ONCE: Final = 10 * OPERATIONS_A_TRANSACTION
-"""How many changes are taken from the stream of edits before the first of them is carried out."""
-
 _TRIES: Final = 8
 _RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
 
 
 @dataclass(slots=True)
-class _Write:
+class Write:
     """One partition's change on its way."""
 
     edit: int
@@ -76,54 +76,38 @@ class _Write:
 
 
 @dataclass(slots=True)
-class _Transaction:
+class Transaction:
+    """What happens wholly or not at all."""
+
     operations: list[Operation]
-    writes: list[_Write | None]
+    writes: list[Write | None]
     """For each operation the write that it is; None for a parent that had to be created."""
 
-    def wanted(self) -> list[_Write]:
+    def wanted(self) -> list[Write]:
         return [write for write in self.writes if write is not None]
 
-    def write_at(self, index: int) -> _Write:
+    def write_at(self, index: int) -> Write:
         """The write at an operation, or the one for whose sake a parent was to be created there."""
         return next(write for write in self.writes[index:] if write is not None)
 
 
-def carry_out(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-    """Carries out a stream of edits, `CHANGES_AT_ONCE` at a time; one result each, in their order.
+class Batch:
+    """Some edits, of different groups, on their way to their results."""
 
-    A group that comes a second time finds what its first edit left.  Raises where the session fails before anything
-    of a batch was written; from then on a failure is an outcome.
-    """
-    batch: list[GroupEdit] = []
-    groups: set[str] = set()
-    size = 0
-    for edit in edits:
-        if edit.group in groups:
-            yield from _Batch(session, layout, batch).run()
-            batch, groups, size = [], set(), 0
-        batch.append(edit)
-        groups.add(edit.group)
-        size += len(edit.changes) + 1
-        if size >= CHANGES_AT_ONCE:
-            yield from _Batch(session, layout, batch).run()
-            batch, groups, size = [], set(), 0
-    if batch:
-        yield from _Batch(session, layout, batch).run()
-
-
-class _Batch:
     def __init__(self, session: ZookeeperSession, layout: Layout, edits: list[GroupEdit]) -> None:
+        self.edits = edits
+        self.outcomes: list[dict[TopicPartition, ChangeOutcome]] = [{} for _ in edits]
+        """For each edit what became of its partitions; complete, and in their order, once `results` has run."""
         self._session = session
         self._layout = layout
-        self._edits = edits
-        self._outcomes: list[dict[TopicPartition, ChangeOutcome]] = [{} for _ in edits]
         self._existing: set[str] = set()
 
-    def run(self) -> list[GroupEditResult]:
-        pending = list(self._prepared())
+    def results(self, pending: list[Write], *, begun: bool) -> list[GroupEditResult]:
+        """Carries out what is left, each partition as it needs; ``begun``: something of this batch has been written.
+
+        Raises where the session fails before anything was written; from then on a failure is an outcome.
+        """
         size = OPERATIONS_A_TRANSACTION
-        begun = False
         while pending:
             try:
                 decided = self._decide(pending)
@@ -138,34 +122,35 @@ class _Batch:
             begun = True
             pending = []
             for transaction, outcome in zip(transactions, outcomes, strict=True):
-                pending += self._settle(transaction, outcome)
+                pending += self.settle(transaction, outcome)
             size = max(1, size // 6)
         return [
             # In the order in which the changes were given.
             GroupEditResult(edit.group, {tp: outcomes[tp] for tp in edit.changes})
-            for edit, outcomes in zip(self._edits, self._outcomes, strict=True)
+            for edit, outcomes in zip(self.edits, self.outcomes, strict=True)
         ]
 
-    def _prepared(self) -> Iterator[_Write]:
+    def prepared(self, wanted: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[Write]:
+        """The writes of changes, each with its edit's index; what can never be written has its outcome at once."""
         folders = self._topic_folders()
-        for index, edit in enumerate(self._edits):
-            for partition, change in edit.changes.items():
-                try:
-                    path = self._layout.path(edit.group, partition)
-                    if self._layout.loose and self._layout.topic_folder(edit.group, partition.topic) in folders:
-                        path = in_folder(path, partition)
-                    data = None if change.after is None else self._encoded(partition, change.after, None)
-                except OffsetMgrError as error:
-                    self._outcomes[index][partition] = ChangeOutcome(Verdict.FAILED, None, error)
-                    continue
-                yield _Write(index, edit.group, partition, change, path, data)
+        for index, partition, change in wanted:
+            group = self.edits[index].group
+            try:
+                path = self._layout.path(group, partition)
+                if self._layout.loose and self._layout.topic_folder(group, partition.topic) in folders:
+                    path = in_folder(path, partition)
+                data = None if change.after is None else self._encoded(partition, change.after, None)
+            except OffsetMgrError as error:
+                self.outcomes[index][partition] = ChangeOutcome(Verdict.FAILED, None, error)
+                continue
+            yield Write(index, group, partition, change, path, data)
 
     def _topic_folders(self) -> set[str]:
         """Folders of topics that exist, where the layout leaves a choice."""
         if not self._layout.loose:
             return set()
         return topic_folders(
-            self._session, self._layout, ((edit.group, tp.topic) for edit in self._edits for tp in edit.changes)
+            self._session, self._layout, ((edit.group, tp.topic) for edit in self.edits for tp in edit.changes)
         )
 
     def _encoded(self, partition: TopicPartition, after: OffsetAndMetadata, held: NodeData | None) -> bytes:
@@ -173,12 +158,12 @@ class _Batch:
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def _decide(self, pending: list[_Write]) -> list[_Write]:
+    def _decide(self, pending: list[Write]) -> list[Write]:
         """Reads what is there and records what needs no write; gives back the rest."""
         nodes = self._session.get_many([write.path for write in pending])
         return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
 
-    def _needs_writing(self, write: _Write, node: Node) -> bool:
+    def _needs_writing(self, write: Write, node: Node) -> bool:
         write.found = None
         if isinstance(node, OffsetMgrError):
             self._fail(write, node)
@@ -198,7 +183,7 @@ class _Batch:
             return False
         held = found.offset if isinstance(found, Committed) else None
         if held == (None if after is None else after.offset):
-            self._outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.UNCHANGED, found)
+            self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.UNCHANGED, found)
             return False
         if after is not None and held is not None and after.offset < held and not write.change.allow_rewind:
             why = f"{after.offset} lies before the committed {held}"
@@ -206,7 +191,7 @@ class _Batch:
             return False
         return True
 
-    def _offset(self, write: _Write, node: NodeData | None) -> Offset:
+    def _offset(self, write: Write, node: NodeData | None) -> Offset:
         if node is None:
             return ABSENT
         path = self._session.chroot + write.path
@@ -221,7 +206,7 @@ class _Batch:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _look_for_parents(self, writes: list[_Write]) -> None:
+    def _look_for_parents(self, writes: list[Write]) -> None:
         wanted = {
             parent: None
             for write in writes
@@ -233,9 +218,9 @@ class _Batch:
         # A parent that may not be read exists all the same.
         self._existing.update(path for path, node in zip(wanted, found, strict=True) if node is not None)
 
-    def _transactions(self, writes: list[_Write], size: int) -> Iterator[_Transaction]:
+    def _transactions(self, writes: list[Write], size: int) -> Iterator[Transaction]:
         planned: set[str] = set()
-        current, used = _Transaction([], []), 0
+        current, used = Transaction([], []), 0
         for write in writes:
             creations = (
                 [
@@ -252,14 +237,14 @@ class _Batch:
             full = len(current.operations) + len(operations) > size or used + more > BYTES_A_TRANSACTION
             if full and current.operations:
                 yield current
-                current, used = _Transaction([], []), 0
+                current, used = Transaction([], []), 0
             current.operations += operations
             current.writes += [*(None for _ in creations), write]
             used += more
         if current.operations:
             yield current
 
-    def _settle(self, transaction: _Transaction, outcome: Outcome) -> list[_Write]:
+    def settle(self, transaction: Transaction, outcome: Outcome) -> list[Write]:
         """Records what became of a transaction; gives back the writes that must be tried again."""
         match outcome.state:
             case State.COMMITTED:
@@ -271,7 +256,7 @@ class _Batch:
             case State.REFUSED:
                 return self._refused(transaction, outcome)
 
-    def _refused(self, transaction: _Transaction, outcome: Outcome) -> list[_Write]:
+    def _refused(self, transaction: Transaction, outcome: Outcome) -> list[Write]:
         wanted = transaction.wanted()
         if outcome.culprit is None:
             for write in wanted:
@@ -286,7 +271,7 @@ class _Batch:
         self._fail(culprit, outcome.error)
         return [write for write in wanted if write is not culprit]
 
-    def _find_out(self, transaction: _Transaction, error: OffsetMgrError | None) -> list[_Write]:
+    def _find_out(self, transaction: Transaction, error: OffsetMgrError | None) -> list[Write]:
         """Decides from a fresh read whether a transaction without an answer happened. It did so wholly or not at all:
         one node that is untouched proves that it did not, one that is exactly as wanted proves that it did."""
         wanted = transaction.wanted()
@@ -305,7 +290,7 @@ class _Batch:
             return self._written(transaction)
         return self._unknown(wanted, error)
 
-    def _again(self, writes: list[_Write], counted: list[_Write], error: OffsetMgrError | None) -> list[_Write]:
+    def _again(self, writes: list[Write], counted: list[Write], error: OffsetMgrError | None) -> list[Write]:
         """The writes to try again; those ``counted`` fail with ``error`` when they have been tried often enough."""
         for write in counted:
             write.tries += 1
@@ -315,23 +300,23 @@ class _Batch:
 
     # --- outcomes ---------------------------------------------------------------------------------
 
-    def _written(self, transaction: _Transaction) -> list[_Write]:
+    def _written(self, transaction: Transaction) -> list[Write]:
         for write in transaction.wanted():
-            self._outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.WRITTEN, write.found)
+            self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.WRITTEN, write.found)
         return []
 
-    def _unknown(self, writes: list[_Write], error: OffsetMgrError | None) -> list[_Write]:
+    def _unknown(self, writes: list[Write], error: OffsetMgrError | None) -> list[Write]:
         why = f"the connection was lost during the write, and whether it happened is not known ({error})"
         for write in writes:
             self._fail(write, Unreachable(str(write), why, "read the offset again before deciding anything"))
         return []
 
-    def _fail(self, write: _Write, error: OffsetMgrError | None) -> None:
-        self._outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.FAILED, write.found, error)
+    def _fail(self, write: Write, error: OffsetMgrError | None) -> None:
+        self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.FAILED, write.found, error)
 
-    def _fail_rest(self, writes: list[_Write], error: OffsetMgrError) -> None:
+    def _fail_rest(self, writes: list[Write], error: OffsetMgrError) -> None:
         for write in writes:
-            if write.partition not in self._outcomes[write.edit]:
+            if write.partition not in self.outcomes[write.edit]:
                 self._fail(write, error)
 
 

@@ -59,6 +59,22 @@ class MultiRead:
         return buffer, offset
 
 
+class BulkRead:
+    """getData of many nodes in one request, as `MultiRead`; ``paths`` are each a `jute.ustring` with the chroot."""
+
+    type = int(Op.MULTI_READ)
+
+    def __init__(self, paths: list[bytes]) -> None:
+        self.paths = paths
+
+    def serialize(self) -> bytes:
+        return jute.multi_get(self.paths)
+
+    @staticmethod
+    def deserialize(buffer: bytes, offset: int) -> RawAnswer:
+        return buffer, offset
+
+
 def in_requests(paths: list[bytes]) -> list[list[bytes]]:
     """The paths in their order, cut into lists that each fit one request."""
     requests: list[list[bytes]] = []

@@ -8,6 +8,9 @@ from typing import Final
 from offsetmgr.errors import Unreadable, UsageError
 
 MAX_OFFSET: Final = 2**63 - 1
+SURE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
+"""So many digits are an offset, whichever they are."""
+
 _MOST_DIGITS: Final = 40
 
 

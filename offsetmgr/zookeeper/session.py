@@ -25,8 +25,9 @@ from offsetmgr.zookeeper import jute
 from offsetmgr.zookeeper.acl import OPEN, Acl, AclEntry, encode, is_masked, lists_for
 from offsetmgr.zookeeper.connection import Completion, Connection, parse_connect
 from offsetmgr.zookeeper.jute import Code, NodeData, Op
-from offsetmgr.zookeeper.multiread import MultiRead, SingleRead, in_requests
+from offsetmgr.zookeeper.multiread import BulkRead, MultiRead, SingleRead, in_requests
 from offsetmgr.zookeeper.transactions import (
+    BulkWrite,
     Check,
     Create,
     Delete,
@@ -72,6 +73,10 @@ _LOST: Final = (
     kazoo.SessionMovedError,
     kazoo.OperationTimeoutError,
 )
+
+
+_Inbox: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
+"""Where answers come in: the number that was given with the request, and what was answered."""
 
 
 class _ConnectionLost(Exception):
@@ -349,6 +354,85 @@ class ZookeeperSession:
         return Outcome(
             State.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
         )
+
+    # --- in bulk, sent now and waited for later ---------------------------------------------------
+
+    def reads_in_bulk(self) -> bool:
+        """Whether the server takes `begin_reads`: those since 3.6 do."""
+        return self._can_multi_read()
+
+    def begin_reads(self, reads: Sequence[BulkRead]) -> Callable[[], list[list[NodeData | int]]]:
+        """Sends reads without waiting for their answers. What it gives back waits: for each read each node's data, or
+        the `Code` of that node alone. Both raise as `get_many`, but whether the chroot exists is not looked at."""
+        inbox = self._sent(reads)
+
+        def answers() -> list[list[NodeData | int]]:
+            results: list[list[NodeData | int]] = [[] for _ in reads]
+            lost: list[int] = []
+            for index, value, exception in self._each(inbox, len(reads)):
+                if isinstance(exception, _LOST):
+                    lost.append(index)
+                else:
+                    results[index] = self._nodes(reads[index], value if exception is None else exception)
+            for at, answer in self._ask([reads[index] for index in lost], _MULTI_READS_IN_FLIGHT) if lost else ():
+                results[lost[at]] = self._nodes(reads[lost[at]], answer)
+            return results
+
+        return answers
+
+    def _nodes(self, read: BulkRead, answer: Any) -> list[NodeData | int]:
+        if isinstance(answer, Exception):
+            raise self._error(answer)
+        found: list[NodeData | int] = self._decoded(jute.multi_node_data, *answer, len(read.paths))
+        return found
+
+    def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[Outcome]]:
+        """Sends transactions without waiting for their answers. What it gives back waits, raises nothing, and has the
+        outcome of each, as `transactions`; this raises where nothing could be sent."""
+        inbox = self._sent(writes)
+
+        def outcomes() -> list[Outcome]:
+            found: list[Outcome | None] = [None] * len(writes)
+            try:
+                for index, value, exception in self._each(inbox, len(writes)):
+                    found[index] = self._bulk_outcome(writes[index], value, exception)
+            except OffsetMgrError as silence:
+                return [
+                    outcome or _without_answer(write, silence) for outcome, write in zip(found, writes, strict=True)
+                ]
+            return [outcome for outcome in found if outcome is not None]
+
+        return outcomes
+
+    def _bulk_outcome(self, write: BulkWrite, value: Any, exception: Exception | None) -> Outcome:
+        count = len(write.paths)
+        if exception is None:
+            buffer, offset = value
+            if jute.all_set(buffer, offset, count):
+                return Outcome(State.COMMITTED)
+
+        chroot = len(self.chroot)
+        operations = [SetData(jute.path_of(path)[chroot:], b"", 0) for path in write.paths]
+        return self._outcome(operations, write, value, exception)
+
+    def _sent(self, requests: Sequence[Any]) -> _Inbox:
+        self._connection.ready(time.monotonic() + self._timeout_s)
+        inbox: _Inbox = SimpleQueue()
+        for index, request in enumerate(requests):
+            self._connection.send(request, Completion(inbox, index))
+        return inbox
+
+    def _each(self, inbox: _Inbox, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
+        """The first answer to each of ``count`` requests. Raises where none comes within the time-out."""
+        waiting = set(range(count))
+        while waiting:
+            try:
+                index, value, exception = inbox.get(timeout=self._timeout_s)
+            except Empty:
+                raise self._connection.silence() from None
+            if index in waiting:  # kazoo can report one request twice when its connection closes
+                waiting.remove(index)
+                yield index, value, exception
 
     # --- watches ----------------------------------------------------------------------------------
 

@@ -132,8 +132,10 @@ class TransactionRequest:
     """
 
     type = int(Op.MULTI)
+    _body = staticmethod(jute.multi)
 
     def __init__(self, operations: list[bytes]) -> None:
+        """``operations`` as `encoded`."""
         self._operations = operations
         self._lock = threading.Lock()
         self._sent = False
@@ -144,7 +146,7 @@ class TransactionRequest:
             if self._cancelled:
                 return jute.multi([])
             self._sent = True
-        return jute.multi(self._operations)
+        return self._body(self._operations)
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> list[object]:
@@ -156,3 +158,13 @@ class TransactionRequest:
         with self._lock:
             self._cancelled = True
             return not self._sent
+
+
+class BulkWrite(TransactionRequest):
+    """A transaction of nothing but setData, each as `jute.set_data_at`; ``paths`` are theirs, as `jute.ustring`."""
+
+    _body = staticmethod(jute.multi_set)
+
+    def __init__(self, operations: list[bytes], paths: list[bytes]) -> None:
+        super().__init__(operations)
+        self.paths = paths

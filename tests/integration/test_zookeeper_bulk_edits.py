@@ -1,0 +1,321 @@
+"""Large streams of edits on a real ZooKeeper: what is not common among common changes, and what comes in between."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from test_zookeeper_store_faults import TRANSACTION, CuttingProxy
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Conflict, RewindRefused, Unreachable, Unreadable, UsageError
+from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.bulkedits import CHANGES_AT_ONCE
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = [TopicPartition("orders", n) for n in range(90)]
+GROUPS_IN_ONE_TRANSACTION = 5
+
+
+@pytest.fixture
+def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+    with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
+        yield store
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """Somebody else, who writes what they like."""
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+class Proxy(CuttingProxy):
+    def cut_now(self) -> None:
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxy(zookeeper: ZooKeeperServer) -> Iterator[Proxy]:
+    proxy = Proxy(zookeeper.connect)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def through_proxy(proxy: Proxy) -> Iterator[ZookeeperStore]:
+    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=10_000)) as store:
+        yield store
+
+
+def fill(store: ZookeeperStore, groups: list[str], offset: int = 5) -> None:
+    change = Change(OffsetAndMetadata(offset))
+    for result in store.edit(GroupEdit(group, dict.fromkeys(PARTITIONS, change)) for group in groups):
+        assert not result.failures
+
+
+def moves(store: ZookeeperStore, groups: list[str], offset: int = 6) -> list[GroupEdit]:
+    """Every partition to ``offset``, while it holds what it holds now."""
+    return [
+        GroupEdit(
+            found.group,
+            {tp: Change(OffsetAndMetadata(offset), expected=held) for tp, held in sorted(found.offsets.items())},
+        )
+        for found in store.scan(groups)
+    ]
+
+
+def held(store: ZookeeperStore, group: str) -> dict[int, tuple[int, int | None]]:
+    """Partition of the topic -> offset and version."""
+    found = store.fetch(group, PARTITIONS)
+    return {tp.partition: (o.offset, o.version) for tp, o in found.items() if isinstance(o, Committed)}
+
+
+def verdicts(results: list[GroupEditResult]) -> set[Verdict]:
+    return {outcome.verdict for result in results for outcome in result.outcomes.values()}
+
+
+def before_transactions(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Something happens once, after the nodes were read and before the first transactions are sent."""
+    begin = store.session.begin_transactions
+    events = iter([happens])
+
+    def first(writes: object) -> object:
+        for event in events:
+            event()
+        return begin(writes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.session, "begin_transactions", first)
+
+
+def test_a_stream_longer_than_what_is_taken_at_once_comes_out_in_its_order(
+    zookeeper: ZooKeeperServer, client: KazooClient, unique: str
+) -> None:
+    client.create(f"/{unique}")
+    groups = [f"g{n:03}" for n in range(3 * CHANGES_AT_ONCE // len(PARTITIONS))]
+    with ZookeeperStore(f"{zookeeper.connect}/{unique}", config=ConnectionConfig(timeout_ms=20_000)) as store:
+        fill(store, groups)
+        scanned = {found.group: found.offsets for found in store.scan(groups)}
+
+        results = list(store.edit(moves(store, groups)))
+
+        assert [result.group for result in results] == groups
+        assert verdicts(results) == {Verdict.WRITTEN}
+        assert all(list(result.outcomes) == PARTITIONS for result in results)
+        for result in results:
+            assert {tp: outcome.before for tp, outcome in result.outcomes.items()} == scanned[result.group]
+        for group in groups:
+            assert held(store, group) == dict.fromkeys(range(90), (6, 1))
+
+
+def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+    client.set(f"/consumers/{groups[3]}/offsets/orders/10", b"junk")
+    client.set(f"/consumers/{groups[3]}/offsets/orders/11", b"7")
+    new, impossible = TopicPartition("new-topic", 0), TopicPartition("a/b", 0)
+    edits = [GroupEdit(group, dict.fromkeys(PARTITIONS, Change(OffsetAndMetadata(6)))) for group in groups]
+    odd = {
+        PARTITIONS[0]: Change(OffsetAndMetadata(6), expected=Committed(5)),  # common, without a version
+        PARTITIONS[1]: Change(None),
+        impossible: Change(OffsetAndMetadata(6)),
+        PARTITIONS[2]: Change(OffsetAndMetadata(4)),
+        PARTITIONS[3]: Change(OffsetAndMetadata(4), allow_rewind=True),
+        new: Change(OffsetAndMetadata(1), expected=ABSENT),
+        PARTITIONS[4]: Change(OffsetAndMetadata(5)),
+        PARTITIONS[5]: Change(OffsetAndMetadata(6), expected=Committed(5, version=3)),
+        PARTITIONS[6]: Change(OffsetAndMetadata(6), expected=ABSENT),
+        PARTITIONS[7]: Change(OffsetAndMetadata(-1)),
+        PARTITIONS[10]: Change(OffsetAndMetadata(6)),
+        PARTITIONS[11]: Change(OffsetAndMetadata(6), expected=Committed(5)),
+    }
+    edits[3] = GroupEdit(groups[3], odd)
+
+    results = list(store.edit(edits))
+
+    assert [result.group for result in results] == groups
+    assert verdicts(results[:3] + results[4:]) == {Verdict.WRITTEN}
+    outcomes = results[3].outcomes
+    assert list(outcomes) == list(odd)
+    assert {tp for tp, outcome in outcomes.items() if outcome.verdict is Verdict.WRITTEN} == {
+        *(PARTITIONS[n] for n in (0, 1, 3)),
+        new,
+    }
+    assert outcomes[PARTITIONS[4]].verdict is Verdict.UNCHANGED
+    assert {tp: type(error) for tp, error in results[3].failures.items()} == {
+        impossible: UsageError,
+        PARTITIONS[2]: RewindRefused,
+        PARTITIONS[5]: Conflict,
+        PARTITIONS[6]: Conflict,
+        PARTITIONS[7]: UsageError,
+        PARTITIONS[10]: Unreadable,
+        PARTITIONS[11]: Conflict,
+    }
+    assert client.get(f"/consumers/{groups[3]}/offsets/orders/10")[0] == b"junk"
+    client.set(f"/consumers/{groups[3]}/offsets/orders/10", b"5")
+    found = held(store, groups[3])
+    assert {n: found.get(n) for n in (0, 1, 2, 3, 4, 5, 6, 7)} == {
+        0: (6, 1),
+        1: None,
+        2: (5, 0),
+        3: (4, 1),
+        4: (5, 0),
+        5: (5, 0),
+        6: (5, 0),
+        7: (5, 0),
+    }
+    assert store.fetch(groups[3], [new])[new] != ABSENT
+
+
+def test_a_node_made_anew_between_proposal_and_write_is_not_overwritten(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+    edits = moves(store, groups)
+
+    path = f"/consumers/{groups[4]}/offsets/orders/7"
+    client.delete(path)
+    client.create(path, b"99")  # at version 0, as the one that was proposed upon
+    client.delete(f"/consumers/{groups[4]}/offsets/orders/8")
+    results = list(store.edit(edits))
+
+    assert set(results[4].failures) == {PARTITIONS[7], PARTITIONS[8]}
+    seven, eight = results[4].failures[PARTITIONS[7]], results[4].failures[PARTITIONS[8]]
+    assert isinstance(seven, Conflict) and isinstance(seven.actual, Committed) and seven.actual.offset == 99
+    assert isinstance(eight, Conflict) and eight.actual == ABSENT
+    assert all(not result.failures for result in results if result.group != groups[4])
+    assert held(store, groups[4]) == {n: (6, 1) for n in range(90) if n not in (7, 8)} | {7: (99, 0)}
+
+
+def test_what_changes_between_read_and_write_fails_alone(
+    store: ZookeeperStore, client: KazooClient, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+    edits = moves(store, groups)
+
+    def others() -> None:
+        client.set(f"/consumers/{groups[0]}/offsets/orders/3", b"50")
+        client.set(f"/consumers/{groups[0]}/offsets/orders/4", b"4")
+        client.delete(f"/consumers/{groups[9]}/offsets/orders/89")
+
+    before_transactions(store, monkeypatch, others)
+    results = list(store.edit(edits))
+
+    assert set(results[0].failures) == {PARTITIONS[3], PARTITIONS[4]}
+    assert set(results[9].failures) == {PARTITIONS[89]}
+    assert {type(error) for result in results for error in result.failures.values()} == {Conflict}
+    assert all(not result.failures for result in results[1:9])
+    assert held(store, groups[0]) == dict.fromkeys(range(90), (6, 1)) | {3: (50, 1), 4: (4, 1)}
+    assert held(store, groups[9]) == dict.fromkeys(range(89), (6, 1))
+
+
+@pytest.mark.parametrize("deliver", [False, True], ids=["never arrived", "its answer was lost"])
+def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
+    proxy: Proxy, through_proxy: ZookeeperStore, store: ZookeeperStore, unique: str, deliver: bool
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(20)]
+    fill(store, groups)
+    edits = moves(through_proxy, groups)
+
+    proxy.cut(TRANSACTION, deliver=deliver)
+    results = list(through_proxy.edit(edits))
+
+    assert proxy.cuts == 1
+    assert verdicts(results) == {Verdict.WRITTEN}
+    assert {outcome.before for result in results for outcome in result.outcomes.values()} == {
+        change.expected for edit in edits for change in edit.changes.values()
+    }
+    for group in groups:
+        assert held(store, group) == dict.fromkeys(range(90), (6, 1))
+
+
+def test_a_connection_lost_between_read_and_write_loses_nothing(
+    proxy: Proxy, through_proxy: ZookeeperStore, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(through_proxy, groups)
+    edits = moves(through_proxy, groups)
+
+    before_transactions(through_proxy, monkeypatch, proxy.cut_now)
+    results = list(through_proxy.edit(edits))
+
+    assert verdicts(results) == {Verdict.WRITTEN}
+    for group in groups:
+        assert held(through_proxy, group) == dict.fromkeys(range(90), (6, 1))
+
+
+def test_without_a_witness_the_outcome_of_a_transaction_is_said_to_be_unknown(
+    proxy: Proxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(GROUPS_IN_ONE_TRANSACTION)]
+    fill(through_proxy, groups)
+    edits = moves(through_proxy, groups)
+
+    def others() -> None:
+        transaction = client.transaction()
+        for group in groups:
+            for tp in PARTITIONS:
+                transaction.set_data(f"/consumers/{group}/offsets/orders/{tp.partition}", b"99")
+        assert len(transaction.commit()) == 450
+
+    proxy.cut(TRANSACTION, deliver=True, between=others)
+    results = list(through_proxy.edit(edits))
+
+    errors = [error for result in results for error in result.failures.values()]
+    assert len(errors) == 450
+    assert {type(error) for error in errors} == {Unreachable}
+    assert all("not known" in str(error) for error in errors)
+    assert {offset for group in groups for offset, _ in held(through_proxy, group).values()} == {99}
+
+
+def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
+    store: ZookeeperStore, unique: str
+) -> None:
+    groups = [f"{unique}-{n:03}" for n in range(3 * CHANGES_AT_ONCE // len(PARTITIONS))]
+    fill(store, groups)
+    edits = moves(store, groups)
+
+    def failing() -> Iterator[GroupEdit]:
+        yield from edits[:-10]
+        raise UsageError("the file", "ends here")
+
+    results: list[GroupEditResult] = []
+    with pytest.raises(UsageError, match="ends here"):
+        for result in store.edit(failing()):
+            results.append(result)
+
+    written = {result.group for result in results}
+    assert verdicts(results) == {Verdict.WRITTEN}
+    assert [result.group for result in results] == groups[: len(results)]
+    assert len(results) > 0
+    for group in groups:
+        assert {offset for offset, _ in held(store, group).values()} == {6 if group in written else 5}
+
+
+def test_a_group_that_comes_again_in_a_large_stream_finds_what_its_first_edit_left(
+    store: ZookeeperStore, unique: str
+) -> None:
+    groups = [f"{unique}-{n:03}" for n in range(2 * CHANGES_AT_ONCE // len(PARTITIONS))]
+    fill(store, groups)
+    again = Change(OffsetAndMetadata(7), expected=Committed(6, version=1))
+
+    results = list(store.edit([*moves(store, groups), GroupEdit(groups[-1], {PARTITIONS[0]: again})]))
+
+    assert verdicts(results) == {Verdict.WRITTEN}
+    assert held(store, groups[-1])[0] == (7, 2)
