@@ -1,7 +1,8 @@
 """One `ZookeeperConsumer` as a process: writes down each message before it asks for the next, as the old one does.
 
 Argument: a JSON object with the consumer's arguments (``settings`` as an object), ``topics`` (topic -> streams) or
-``white_list`` and ``streams``, and the file to write into. ``think_ms`` is how long it works on each message.
+``white_list`` and ``streams``, and the file to write into. ``think_ms`` is how long it works on each message;
+``careless`` makes it a faulty one, which does not ask whether its session may be over.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from typing import Any
 
 from offsetmgr.consumer import ConsumerSettings, Message, MessageStream, ZookeeperConsumer
+from offsetmgr.consumer.streams import Desk
 
 
 def _line(message: Message, now_ms: int) -> bytes:
@@ -39,6 +41,8 @@ def main(arguments: dict[str, Any]) -> None:
     logging.getLogger("offsetmgr").setLevel(logging.INFO)
     output = os.open(arguments.pop("output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     think_s = arguments.pop("think_ms", 0) / 1000
+    if arguments.pop("careless", False):
+        Desk.may_hand_out = lambda _: True  # type: ignore[method-assign]
     topics, white_list = arguments.pop("topics", None), arguments.pop("white_list", None)
     count = arguments.pop("streams", 1)
     consumer = ZookeeperConsumer(**{**arguments, "settings": ConsumerSettings(**arguments.pop("settings", {}))})

@@ -37,6 +37,7 @@ class PythonMember(ServerProcess):
         streams: int = 1,
         settings: Mapping[str, Any] | None = None,
         think_ms: int = 0,
+        careless: bool = False,
     ) -> None:
         super().__init__(folder)
         self.name = f"Python member of {group}"
@@ -49,6 +50,7 @@ class PythonMember(ServerProcess):
             "consumer_id": consumer_id,
             "settings": {"auto_commit_interval_ms": 1000, "auto_offset_reset": "smallest", **(settings or {})},
             "think_ms": think_ms,
+            "careless": careless,
             "output": str(self.output_file),
         }
         if topic.startswith("white_list:"):

@@ -77,14 +77,30 @@ class SharedGroup:
     def create_topic(self, suffix: str, partitions: int) -> None:
         topic = f"{self.name}-{suffix}"
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=len(self._brokers))
-        self._admin.create_topics([wanted], operation_timeout=20)[topic].result(30)
+        self._ask(lambda: self._admin.create_topics([wanted], operation_timeout=20)[topic].result(30))
         self._partitions = {**self._partitions, topic: partitions}
 
     def grow(self, suffix: str) -> None:
         topic = f"{self.name}-{suffix}"
         more = self._partitions[topic] + 2
-        self._admin.create_partitions([NewPartitions(topic, more)], operation_timeout=20)[topic].result(30)
+        wanted = NewPartitions(topic, more)
+        self._ask(lambda: self._admin.create_partitions([wanted], operation_timeout=20)[topic].result(30))
         self._partitions = {**self._partitions, topic: more}
+
+    @staticmethod
+    def _ask(question: Callable[[], object]) -> None:
+        """Asks the controller, again while there is none (a broker has just left)."""
+
+        def answered() -> bool:
+            try:
+                question()
+            except KafkaException as error:
+                if not error.args[0].retriable() and error.args[0].name() != "NOT_CONTROLLER":
+                    raise
+                return False
+            return True
+
+        wait_for(answered, "a controller", 30)
 
     @contextmanager
     def traffic(self, per_second: int = 200) -> Iterator[None]:
@@ -218,9 +234,18 @@ class SharedGroup:
         self.gone.append(member)
 
     def verified_by_kafka(self) -> bool:
-        """What kafka.tools.VerifyConsumerRebalance says."""
+        """What kafka.tools.VerifyConsumerRebalance says of the group while nothing changes in it."""
         arguments = ["--zookeeper.connect", self._connect, "--group", self.name]
-        return "successful" in java_tool("kafka-0.10.2", "kafka.tools.VerifyConsumerRebalance", arguments).stdout
+        while True:
+            wait_for(self.settled, "all owned", 60)
+            done = self._changes()
+            said = java_tool("kafka-0.10.2", "kafka.tools.VerifyConsumerRebalance", arguments).stdout
+            if self.settled() and self._changes() == done:
+                return "successful" in said
+
+    def _changes(self) -> int:
+        """How many owner nodes there have been."""
+        return len(group_history(self._zookeeper.folder / "data", _CHROOT, self.name).lives)
 
     # --- the end ------------------------------------------------------------------------------------
 
