@@ -450,7 +450,7 @@ def mirror_command(
     ):
         raise UsageError(
             "migrate mirror",
-            "one side holds byte positions of Kafka 0.7 and the other offsets: neither can follow the other",
+            "one side holds byte positions of Kafka 0.7 and the other offsets, which never agree",
             "a plan can translate them once: migrate plan --partition-map",
         )
     planner = Planner(source, target, options, SystemClock())

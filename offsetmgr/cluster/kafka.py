@@ -29,7 +29,7 @@ from offsetmgr.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from offsetmgr.model import GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.model import BrokerPartition, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.wire.errors import kafka_error
 
 T = TypeVar("T")
@@ -316,10 +316,15 @@ class KafkaCluster:
             answers = client.list_offsets(asked, request_timeout=left)
             return {TopicPartition(found.topic, found.partition): future for found, future in answers.items()}
 
-        if not partitions:
-            return {}
-        found = self._admin.ask_each(partitions, call)
-        return {tp: value if isinstance(value, OffsetMgrError) else _told(value, tp) for tp, value in found.items()}
+        answers: dict[TopicPartition, int | OffsetMgrError] = {
+            tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")
+            for tp in partitions
+            if isinstance(tp.partition, BrokerPartition)
+        }
+        if len(answers) < len(partitions):
+            found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
+            answers |= {tp: v if isinstance(v, OffsetMgrError) else _told(v, tp) for tp, v in found.items()}
+        return answers
 
 
 def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:

@@ -17,7 +17,7 @@ from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import TopicSelection, require_known, scan_in_order
-from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.stores.base import GroupOffsets, OffsetStore, Partitions
 
 _NEW: Final = "--new-group makes a new one; offsetmgr groups list shows those that there are"
 GROUPS_AT_ONCE: Final = 500
@@ -131,7 +131,14 @@ def propose_reset(
     Of exactly named topics every partition is meant, committed or not; of patterns, or where none are given, those
     that are committed (of `ToGiven`, those that it names). A group that the store does not know is an error unless
     ``create``. Raises what the store and cluster raise; what fails for one partition is that change's problem.
+    Raises `UsageError` for a store of Kafka 0.7: its byte positions are in no log that could be asked.
     """
+    if store.capabilities.partitions is Partitions.OF_BROKERS:
+        raise UsageError(
+            f"reset in {store.uri}",
+            "byte positions of Kafka 0.7 are in no log that could be asked",
+            "offsetmgr offsets set commits a position as it is",
+        )
     counts = cluster.topics(topics.named()) if topics.named() else {}
     logs = _Logs(cluster, scenario)
     scanned = scan_in_order(store, groups)

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, UsageError
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.managing import Managing, Settings
@@ -36,7 +36,7 @@ from offsetmgr.server.relay.brokers import RelayPorts
 from offsetmgr.server.relay.relay import Relay
 from offsetmgr.server.service import Listener, Service
 from offsetmgr.server.tls import server_tls
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.base import OffsetStore, Partitions
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
@@ -188,6 +188,12 @@ class ManagerProcess:
         # No call may outlast the patience of the clients who wait for it.
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
+        if store.capabilities.partitions is Partitions.OF_BROKERS:
+            raise UsageError(
+                f"store {store.uri}",
+                "holds byte positions of Kafka 0.7, which Kafka's clients would take for offsets",
+                "migrate them first: migrate plan --partition-map",
+            )
         if self._relay is not None:
             self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
         front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)

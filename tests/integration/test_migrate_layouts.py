@@ -134,6 +134,27 @@ class TestKafka07:
         assert lines == f"/consumers/{unique}/offsets/{world.topic}/1-0:3000\n"
         assert "is a byte position of Kafka 0.7, and no offset" in imported.stdout + imported.stderr
 
+    @pytest.mark.parametrize(
+        ("command", "why"),
+        [
+            (("migrate", "mirror", "--from", "OLD", "--to", "KAFKA", "--all-groups", "--once", "--yes"), "never agree"),
+            (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would take for offsets"),
+            (("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"), "in no log"),
+        ],
+        ids=["mirror", "serve", "reset"],
+    )
+    def test_whoever_would_take_them_for_offsets_refuses(
+        self, world: World, source: OffsetStore, command: tuple[str, ...], why: str
+    ) -> None:
+        meant = {"OLD": source.uri, "KAFKA": world.kafka}
+        arguments = [meant.get(word, word) for word in command]
+        if command[0] != "migrate":
+            arguments += ["--bootstrap-server", world.kafka.removeprefix("kafka://")]
+
+        done = world.run(*arguments, code=2)
+
+        assert why in done.stderr
+
 
 class TestStorm:
     def test_a_spouts_offsets_go_to_kafka_and_back_and_what_a_topology_wrote_stays(
