@@ -46,6 +46,13 @@ EXPECTED = {
     "GateRefused": -1,
     "AdminRefused": -1,
     "SandboxError": -1,
+    # What no store raises.
+    "AssignmentRefused": -1,
+    "UnequalSubscriptions": -1,
+    "SessionExpired": -1,
+    "LateRecord": -1,
+    "LimitUnknown": -1,
+    "OldMembers": -1,
 }
 
 
@@ -86,6 +93,7 @@ def test_only_what_may_be_repeated_may_have_happened() -> None:
         "CoordinatorLoadInProgress",
         "CoordinatorNotAvailable",
         "NotCoordinator",
+        "LimitUnknown",
     }
     assert may_have_happened(UnstableOffset("what"))
     assert not may_have_happened(ServerError("what"))
