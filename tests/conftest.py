@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Protocol
 
-import hypothesis  # noqa: F401  # before kio, which registers its strategies if it is there already
+import hypothesis  # before kio, which registers its strategies if it is there already
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -23,6 +23,9 @@ def pytest_configure() -> None:
     """A shell that starts the tests in the background has Ctrl-C ignored, and what tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How long an example takes says more of the machine than of what it tests: `pytest-timeout` bounds the whole.
+    hypothesis.settings.register_profile("any machine", deadline=None)
+    hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
