@@ -66,7 +66,6 @@ class SharedGroup:
         self._bootstrap = ",".join(broker.bootstrap for broker in brokers)
         self._connect = f"{zookeeper.connect}{_CHROOT}"
         self._session = ZookeeperSession(self._connect)
-        self._admin = AdminClient({"bootstrap.servers": self._bootstrap})
         self._partitions: dict[str, int] = {}
         self._stop = threading.Event()
         self._started = 0
@@ -77,23 +76,23 @@ class SharedGroup:
     def create_topic(self, suffix: str, partitions: int) -> None:
         topic = f"{self.name}-{suffix}"
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=len(self._brokers))
-        self._ask(lambda: self._admin.create_topics([wanted], operation_timeout=20)[topic].result(30))
+        self._ask(lambda admin: admin.create_topics([wanted], operation_timeout=20)[topic].result(30))
         self._partitions = {**self._partitions, topic: partitions}
 
     def grow(self, suffix: str) -> None:
         topic = f"{self.name}-{suffix}"
         more = self._partitions[topic] + 2
         wanted = NewPartitions(topic, more)
-        self._ask(lambda: self._admin.create_partitions([wanted], operation_timeout=20)[topic].result(30))
+        self._ask(lambda admin: admin.create_partitions([wanted], operation_timeout=20)[topic].result(30))
         self._partitions = {**self._partitions, topic: more}
 
-    @staticmethod
-    def _ask(question: Callable[[], object]) -> None:
-        """Asks the controller, again while there is none (a broker has just left)."""
+    def _ask(self, question: Callable[[AdminClient], object]) -> None:
+        """Asks the controller, again while there is none (a broker has just left); each time with a new client, because
+        librdkafka's goes on asking the broker that was the controller first."""
 
         def answered() -> bool:
             try:
-                question()
+                question(AdminClient({"bootstrap.servers": self._bootstrap}))
             except KafkaException as error:
                 if not error.args[0].retriable() and error.args[0].name() != "NOT_CONTROLLER":
                     raise
