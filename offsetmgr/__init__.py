@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offsetmgr.errors import OffsetMgrError as OffsetMgrError
     from offsetmgr.model import ABSENT as ABSENT
     from offsetmgr.model import Absent as Absent
+    from offsetmgr.model import BrokerPartition as BrokerPartition
     from offsetmgr.model import Committed as Committed
     from offsetmgr.model import OffsetAndMetadata as OffsetAndMetadata
     from offsetmgr.model import TopicPartition as TopicPartition
@@ -28,6 +29,7 @@ _HOME: Final = {
     "OffsetAndMetadata": "offsetmgr.model",
     "OffsetManager": "offsetmgr.embedded",
     "OffsetMgrError": "offsetmgr.errors",
+    "BrokerPartition": "offsetmgr.model",
     "TopicPartition": "offsetmgr.model",
     "open_store": "offsetmgr.stores.uri",
 }
@@ -37,6 +39,7 @@ __all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
     "Absent",
     "Committed",
     "OffsetAndMetadata",
+    "BrokerPartition",
     "TopicPartition",
     "ConnectionConfig",
     "open_store",
