@@ -29,8 +29,9 @@ pytestmark = pytest.mark.servers
 LOG = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
-CLUSTERS, GROUPS = (10, 100) if os.environ.get("OFFSETMGR_SOAK") else (2, 40)
-ASKED = {"range": 2, "roundrobin": 1}
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+CLUSTERS, GROUPS = (10, 100) if SOAK else (2, 50)
+ASKED = {"range": 2 if SOAK else 1, "roundrobin": 1}
 """Strategy -> how many members of a group are asked."""
 WORDS = ["orders", "bills", "Aa", "t", "x.y", "clicks-eu", "clicks-us", "a_b", "logs", "logs.dead"]
 PATTERNS = [".*", "orders,bills", "clicks-.*", ".*\\.dead", "(?!logs).*", "[a-m&&[^c]].*", "nothing", "(?i)AA|t"]
