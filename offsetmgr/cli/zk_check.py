@@ -11,6 +11,7 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
+from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.errors import GroupNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ FINDINGS: Final = (
 )
 
 
-@app.command("check")
+@app.command("check", cls=WatchCommand)
 @connected
 def check(
     connect: Connect,
@@ -57,6 +58,8 @@ def check(
             help="Look again after this long at what a rebalance may only make look wrong; 0: believe the first look.",
         ),
     ] = 5,
+    watch: Watch = None,
+    count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Find what is wrong with the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
@@ -74,26 +77,30 @@ def check(
     cluster = connect.cluster_or_none()
     if cluster is not None:
         _refuse_other_cluster(session, cluster)
-    known = sorted(session.children(paths.CONSUMERS) or [])
-    chosen = _chosen(names, known, session.connect)
-    checking = Check(
-        session,
-        known,
-        SystemClock(),
-        ask_ranges=None if cluster is None else cluster.log_ranges,
-        unused_since_ms=since,
-        settle_s=settle,
-        on_second_look=lambda number: note(f"looking again at {count_of(number, 'group')} in {settle:g} s"),
-    )
-    counts: Counter[str] = Counter()
-    write_rows(FINDINGS, _rows(checking, chosen, counts), output)
-    for text in checking.unchecked():
-        note(f"not checked: {text}")
-    if not known:
-        note(nothing_in(f"zookeeper://{session.connect}", "groups"))
-    note(_verdict(len(chosen), counts))
-    if counts:
-        raise typer.Exit(FAILED)
+
+    def once() -> int:
+        known = sorted(session.children(paths.CONSUMERS) or [])
+        chosen = _chosen(names, known, session.connect)
+        checking = Check(
+            session,
+            known,
+            SystemClock(),
+            ask_ranges=None if cluster is None else cluster.log_ranges,
+            unused_since_ms=since,
+            settle_s=settle,
+            on_second_look=lambda number: note(f"looking again at {count_of(number, 'group')} in {settle:g} s"),
+        )
+        counts: Counter[str] = Counter()
+        write_rows(FINDINGS, _rows(checking, chosen, counts), output)
+        for text in checking.unchecked():
+            note(f"not checked: {text}")
+        if not known:
+            note(nothing_in(f"zookeeper://{session.connect}", "groups"))
+        note(_verdict(len(chosen), counts))
+        return FAILED if counts else 0
+
+    if code := watching(once, watch, count):
+        raise typer.Exit(code)
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:

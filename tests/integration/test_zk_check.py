@@ -508,6 +508,7 @@ def test_the_command_says_what_it_found_and_what_it_did_not_check(
     clean = commands.run(*asked, "--group", "cl*")
     table = commands.run(*asked, "--all-groups", code=1)
     as_json = json.loads(commands.run(*asked, "--all-groups", "--format", "json", code=1).stdout)
+    twice = commands.run(*asked, "--group", CLEAN, "--watch", "0.1", "--count", "2")
     missing = commands.run(*asked, "--group", "nobody", code=1)
     date = commands.run(*asked, "--all-groups", "--unused-since", "soon", code=2)
 
@@ -518,6 +519,7 @@ def test_the_command_says_what_it_found_and_what_it_did_not_check(
         "not checked: whether it lasts: nothing was looked at twice (--settle 0)",
         "checked 1 group: nothing found",
     ]
+    assert twice.stderr.count("checked 1 group: nothing found") == 2
     assert table.stderr.splitlines()[-1] == "checked 2 groups: 1 error"
     assert table.stdout.splitlines()[0].split() == ["SEVERITY", "CODE", "GROUP", "FINDING", "TODO"]
     (row,) = as_json
