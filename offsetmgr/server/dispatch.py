@@ -18,8 +18,8 @@ Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whos
 as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
 
 Order: answers leave in the order of the requests.  A request starts when nothing before it on its connection is
-unanswered, or when all of that is of its own `Lane` (or of `Lane.BESIDE`); so commits run side by side, and a fetch sees the commit that was
-sent before it.
+unanswered, or when all of that is of its own `Lane` (or of `Lane.BESIDE`); so commits run side by side, and a fetch
+sees the commit that was sent before it.
 """
 
 from __future__ import annotations
