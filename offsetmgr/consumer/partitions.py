@@ -162,7 +162,10 @@ class Partitions:
             elif isinstance(found, AuthenticationFailed | NotAuthorized):
                 raise found
             else:
-                _LOG.info("%s: %s; trying again", tp, found)  # a new partition has no leader at first
+                _LOG.warning("%s; trying again", found)  # a new partition has no leader at first
+        if len(positions) < len(partitions):
+            # librdkafka's Admin client remembers for minutes that there was no leader: the next look is a new client's.
+            self._cluster.close()
         return positions
 
     # --- committing -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ _TXN: Final = struct.Struct("!qiqqi")
 _MAGIC: Final = int.from_bytes(b"ZKLG", "big")
 _INT: Final = struct.Struct("!i")
 
-_CREATE, _DELETE, _SET, _MULTI, _CREATE2, _CLOSE = 1, 2, 5, 14, 15, -11
+_CREATE, _DELETE, _SET, _MULTI, _CREATE2, _CLOSE, _ERROR = 1, 2, 5, 14, 15, -11, -1
 
 End = Literal["released", "closed", "expired", "deleted by others"]
 
@@ -145,10 +145,15 @@ def _of_transaction(txn: bytes) -> Iterator[Change]:
         yield Change(zxid, time_ms, session, "end", by_server=cxid == 0)
     elif kind == _MULTI:
         at = _INT.size
+        operations: list[tuple[int, bytes]] = []
         for _ in range(_INT.unpack_from(body)[0]):
             (inner,) = _INT.unpack_from(body, at)
             data, at = _buffer(body, at + _INT.size)
-            yield from _of_operation(inner, data, zxid, time_ms, session)
+            operations.append((inner, data))
+        # One that was refused is in the log too: whatever came before the culprit looks as if it had happened.
+        if all(inner != _ERROR for inner, _ in operations):
+            for inner, data in operations:
+                yield from _of_operation(inner, data, zxid, time_ms, session)
     else:
         yield from _of_operation(kind, body, zxid, time_ms, session)
 
