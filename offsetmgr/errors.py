@@ -301,6 +301,14 @@ class LateRecord(OffsetMgrError):
     """A record of a period that its partition has finished, or that was closed before."""
 
 
+class RunEnded(Conflict):
+    """No further period will open: the run was ended by somebody, or its last period is closed."""
+
+
+class FunctionFailed(OffsetMgrError):
+    """A function that the caller handed in has raised something that is no error of ours."""
+
+
 class OldMembers(OffsetMgrError):
     """Nodes in a form whose writers know nothing of what guards ours: nobody may run beside them."""
 
@@ -320,6 +328,10 @@ class GateRefused(OffsetMgrError):
 class AdminRefused(OffsetMgrError):
     """An admin action is refused before anything is written: the cluster's controller would not carry it out, or never
     end it."""
+
+
+class SparkError(OffsetMgrError):
+    """A Spark session or its connector cannot be had, or a query cannot be followed."""
 
 
 class SandboxError(OffsetMgrError):

@@ -1,0 +1,137 @@
+"""`BatchCommitter`: commits from inside foreachBatch, for jobs that want no listener.
+
+While batch N runs, batch N-1 is finished: its ``commits/N-1`` is in the checkpoint. That is what is committed. Batch
+N itself can be committed after its output as well, but that is *ahead of the checkpoint*: a driver that dies between
+the two starts again with batch N, and the group says that it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from offsetmgr.clock import Clock, SystemClock
+from offsetmgr.errors import OffsetMgrError, SparkError, Unreadable
+from offsetmgr.spark.checkpoint import Batch
+from offsetmgr.spark.checkpointfiles import CheckpointFiles, LocalFiles, batch, newest_finished
+from offsetmgr.spark.committer import clusters_of
+from offsetmgr.spark.merging import smallest
+from offsetmgr.spark.running import RunningQuery, Source, readings
+from offsetmgr.spark.writing import CommitterState, GroupWriter, worth_retrying
+from offsetmgr.stores.base import OffsetStore
+
+Process = Callable[[Any, int], None]
+"""What foreachBatch takes: the batch's DataFrame and its number."""
+
+
+class BatchCommitter:
+    """``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=FOLDER))``.
+
+    Before ``process`` runs for batch N, batch N-1 is committed; `finish`, after the query has ended, commits the last
+    one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,
+    after ``process`` and before Spark knows that it is finished (see the module).
+
+    A failed commit is tried ``retries`` times more, while the batch waits; then it is reported (the log, `state`, the
+    metrics) and the query goes on, or stops with the error where ``stop_on_failure``. ``cluster`` and
+    ``allow_rewind`` as for `OffsetCommitter`.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        group: str,
+        process: Process,
+        *,
+        checkpoint: str,
+        ahead_of_checkpoint: bool = False,
+        cluster: str | Iterable[str] | None = None,
+        retries: int = 3,
+        pause_s: float = 0.2,
+        allow_rewind: bool = False,
+        stop_on_failure: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._process = process
+        self._writer = GroupWriter(store, group, allow_rewind=allow_rewind)
+        self._files: CheckpointFiles = LocalFiles(checkpoint)
+        self._query: RunningQuery | None = None
+        self._ahead = ahead_of_checkpoint
+        self._clusters = None if cluster is None else clusters_of(cluster)
+        self._retries = retries
+        self._pause_s = pause_s
+        self._stop_on_failure = stop_on_failure
+        self._clock = clock or SystemClock()
+
+    @property
+    def state(self) -> CommitterState:
+        """How many commits, how many failures, and what is failing now."""
+        return self._writer.state
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        self._find_query(frame, batch_id)
+        self._commit(lambda: newest_finished(self._files))
+        self._process(frame, batch_id)
+        if self._ahead:
+            self._commit(lambda: self._planned(batch_id))
+
+    def finish(self) -> bool:
+        """Commits the last finished batch; call it when the query has ended. True where all is committed."""
+        self._commit(lambda: newest_finished(self._files))
+        return self.state.failing is None
+
+    def _planned(self, batch_id: int) -> Batch:
+        found = batch(self._files, batch_id)
+        if found is None:
+            raise Unreadable(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
+        return found
+
+    def _find_query(self, frame: Any, batch_id: int) -> None:
+        """Finds the query that calls us among those of the session, once a run, by its checkpoint."""
+        if self._query is not None and self._query.files.root == self._files.root and batch_id > 0:
+            return
+        wanted = _folder(self._files.root)
+        for active in frame.sparkSession.streams.active:
+            query = RunningQuery(active)
+            if _folder(query.files.root) == wanted:
+                self._query, self._files = query, query.files
+                return
+        raise SparkError("foreachBatch commits nothing", f"no running query has the checkpoint {self._files.root}")
+
+    def _sources(self) -> tuple[Source, ...] | None:
+        return None if self._query is None else self._query.sources()
+
+    def _commit(self, which: Callable[[], Batch | None]) -> None:
+        failed: OffsetMgrError | None = None
+        for attempt in range(self._retries + 1):
+            failed = self._attempt(which)
+            if failed is None:
+                self._writer.mended()
+                return
+            if not worth_retrying(failed) or attempt == self._retries:
+                break
+            self._clock.sleep(self._pause_s * 2**attempt)
+        assert failed is not None
+        self._writer.report(failed)
+        if self._stop_on_failure:
+            raise failed
+
+    def _attempt(self, which: Callable[[], Batch | None]) -> OffsetMgrError | None:
+        try:
+            found = which()
+            if found is None:
+                return None
+            merged = smallest(readings(found, self._sources(), f"checkpoint {self._files.root}"), self._clusters)
+        except OffsetMgrError as error:
+            self._writer.count_failure()
+            return error
+        if merged.ambiguous:
+            topic, names = next(iter(sorted(merged.ambiguous.items())))
+            return SparkError(
+                f"topic {topic} is not committed", f"it is read from {' and from '.join(names)}", "cluster="
+            )
+        return self._writer.attempt(merged.offsets)
+
+
+def _folder(root: str) -> str:
+    """A checkpoint's folder as Spark names it and as people do."""
+    return root.removeprefix("file:").replace("//", "/").rstrip("/")

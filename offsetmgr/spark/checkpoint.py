@@ -1,0 +1,73 @@
+"""What a streaming query's checkpoint says: which batches are finished, and up to which offsets each source read.
+
+Pure: texts and names of files in, values out. The forms are those of Spark 4.0 (``OffsetSeqLog``, ``CommitLog``):
+line 1 is the version, line 2 of ``offsets/N`` the batch's own settings, then one line a source, ``-`` where it has no
+offset yet. ``commits/N`` appears after the batch's output was written, and only then is the batch finished.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.model import TopicPartition
+
+_VERSION: Final = re.compile(r"v\d+")
+_KNOWN: Final = "v1"
+_NO_OFFSET: Final = "-"
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch: where each of its sources ended, in the order of the checkpoint's lines.
+
+    An entry is None where the source has no offset yet, or none that has the form of Kafka's.
+    """
+
+    number: int
+    ends: tuple[Mapping[TopicPartition, int] | None, ...]
+
+
+def newest(names: Iterable[str]) -> int | None:
+    """The highest batch among the names of a log's folder; None where there is none. Other files (checksums, halves
+    of a write) are not batches."""
+    return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)
+
+
+def parse_offsets(text: str, number: int, what: str) -> Batch:
+    """A file ``offsets/N``. ``what`` names it in errors. Raises `UnknownVersion`, `Unreadable`."""
+    lines = text.removesuffix("\n").split("\n")
+    if not _VERSION.fullmatch(lines[0]):
+        raise Unreadable(what, f"it begins with {lines[0][:20]!r}, not with a version")
+    if lines[0] != _KNOWN:
+        hint = "use a version of offsetmgr that knows this Spark's checkpoints"
+        raise UnknownVersion(what, f"its version is {lines[0]}, known is {_KNOWN}", hint)
+    if len(lines) < 3:
+        raise Unreadable(what, "it names no source")
+    return Batch(number, tuple(kafka_offsets(line) for line in lines[2:]))
+
+
+def kafka_offsets(line: str) -> dict[TopicPartition, int] | None:
+    """One source's offset where it has the form of Kafka's, ``{"topic":{"0":23}}``; None for any other source's."""
+    if line == _NO_OFFSET:
+        return None
+    try:
+        document: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in document.items():
+        if not isinstance(partitions, dict):
+            return None
+        for partition, offset in partitions.items():
+            if not _NUMBER.fullmatch(partition) or type(offset) is not int or offset < 0:
+                return None
+            found[TopicPartition(topic, int(partition))] = offset
+    return found

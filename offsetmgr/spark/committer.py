@@ -1,0 +1,124 @@
+"""`OffsetCommitter`: a listener that commits the finished micro-batches of a session's queries to a consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from offsetmgr.errors import OffsetMgrError, SparkError
+from offsetmgr.spark.following import Follower, Patience
+from offsetmgr.spark.merging import normalised
+from offsetmgr.spark.running import RunningQuery
+from offsetmgr.spark.writing import LOG, CommitterState, GroupWriter
+from offsetmgr.stores.base import OffsetStore
+
+
+class OffsetCommitter(StreamingQueryListener):
+    """``spark.streams.addListener(OffsetCommitter(store, "g"))``: the group says what the queries have finished.
+
+    The group is never ahead of a query's checkpoint, and equal to it after each reconciliation: at a query's start and
+    stop, and every ``reconcile_s`` seconds. Nothing is committed for sources other than Kafka's.
+
+    ``store`` is any `OffsetStore`, for this committer's use alone; it is not closed. ``spark`` is the session to
+    which the listener is added (None: the active one). ``queries`` are the names of the queries to follow (None: all
+    of the session). Two sources on one topic, of one query or of two, commit the smaller offset; an ended query holds
+    the group until it starts again, another takes its name or its checkpoint, or `forget`. ``cluster`` is the
+    ``kafka.bootstrap.servers`` of the cluster that the group belongs to (several spellings, where sources have
+    several); without it, a topic that is read from two clusters is not committed but reported.
+
+    ``allow_rewind`` lets the group go back where a query begins behind it. A failed commit is retried ``retries``
+    times, then reported in the log, in `state` and in the metrics ``offsetmgr_spark_*``; it never stops a query
+    unless ``stop_on_failure``. Not for Spark Connect.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        group: str,
+        *,
+        spark: SparkSession | None = None,
+        queries: Collection[str] | None = None,
+        cluster: str | Iterable[str] | None = None,
+        reconcile_s: float = 30.0,
+        retries: int = 5,
+        allow_rewind: bool = False,
+        stop_on_failure: bool = False,
+    ) -> None:
+        self._session = spark or SparkSession.getActiveSession()
+        names = None if cluster is None else clusters_of(cluster)
+        self._queries = None if queries is None else frozenset(queries)
+        self._follower = Follower(
+            GroupWriter(store, group, allow_rewind=allow_rewind),
+            clusters=names,
+            patience=Patience(reconcile_s=reconcile_s, retries=retries),
+            stop_on_failure=stop_on_failure,
+        )
+
+    @property
+    def state(self) -> CommitterState:
+        """How many commits, how many failures, and what is failing now."""
+        return self._follower.state
+
+    def reconcile(self, timeout: float = 30.0) -> bool:
+        """Reads all checkpoints and commits now. True where all is committed within ``timeout`` seconds."""
+        return self._follower.reconcile(timeout)
+
+    def forget(self, query: str) -> None:
+        """An ended query (its id or name) will not come back: it no longer holds the group at its offsets."""
+        self._follower.forget(query)
+
+    def close(self, timeout: float = 30.0) -> bool:
+        """Reconciles a last time and ends the thread. True where all is committed."""
+        return self._follower.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what Spark calls: only notes what to look at ---------------------------------------------
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        self._follow(str(event.id))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self._seen(str(event.progress.id))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing was read, so nothing is new."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._follower.look(str(event.id), ended=True)
+
+    def _seen(self, query_id: str) -> None:
+        # Not followed yet where the listener was added after the query had started.
+        if not self._follower.look(query_id):
+            self._follow(query_id)
+
+    def _follow(self, query_id: str) -> None:
+        try:
+            session = self._session or self.spark
+            if session is None:
+                raise SparkError(
+                    f"query {query_id} is not followed", "no Spark session", "OffsetCommitter(..., spark=)"
+                )
+            found = session.streams.get(query_id)
+            if found is None:
+                return  # ended meanwhile, before we knew it
+            query = RunningQuery(found)
+            if self._queries is None or query.name in self._queries:
+                self._follower.follow(query)
+        except OffsetMgrError as error:
+            LOG.error("%s", error)
+
+
+def clusters_of(cluster: str | Iterable[str]) -> frozenset[str]:
+    """The spellings of one cluster's servers, `normalised`."""
+    return frozenset(normalised(name) for name in ([cluster] if isinstance(cluster, str) else cluster))

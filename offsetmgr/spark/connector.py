@@ -1,0 +1,145 @@
+"""Spark's Kafka connector: the newest that can be fetched within the installed PySpark's minor version, kept in our
+cache.
+
+Not every patch version of Spark has a connector that can be fetched, so the very same one cannot be assumed; one
+newer than Spark itself is never taken. Ivy, which PySpark's wheel carries, fetches it; in a home of its own, because
+a half-fetched artifact in the user's would make it fail. No repository is named here: Ivy's own settings know where
+released artifacts are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.errors import SparkError
+
+SCALA: Final = "2.13"
+TIMEOUT_S: Final = 600.0
+_COMPLETE: Final = ".complete"
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_CARRIED: Final = (
+    "org.apache.hadoop",
+    "org.slf4j",
+    "org.lz4",
+    "org.xerial.snappy",
+    "org.scala-lang",
+    "org.scala-lang.modules",
+)
+"""Dependencies that PySpark's own jars hold already."""
+
+
+def candidates(pyspark: str) -> list[str]:
+    """Connector versions to try for a version of PySpark, newest first. Raises `SparkError` for one without numbers."""
+    found = _VERSION.match(pyspark)
+    if found is None:
+        raise SparkError("no Kafka connector", f"PySpark's version {pyspark!r} is none that releases have")
+    return [f"{found[1]}.{found[2]}.{patch}" for patch in range(int(found[3]), -1, -1)]
+
+
+def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:
+    """The connector's jars, fetched the first time. ``version``: exactly this one. Raises `SparkError`.
+
+    Safe to call from many processes at once: one fetches, the others wait for it.
+    """
+    wanted = [version] if version else candidates(importlib.metadata.version("pyspark"))
+    folder = (cache or _cache()) / "spark"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "resolve.lock"):
+        for name in wanted:
+            if (folder / name / _COMPLETE).exists():
+                return sorted((folder / name).glob("*.jar"))
+        reasons = []
+        for name in wanted:
+            why = _fetch(name, folder)
+            if why is None:
+                return sorted((folder / name).glob("*.jar"))
+            reasons.append(f"{name}: {why}")
+    hint = "check the network and its proxy; or name a version that can be fetched: session(connector=VERSION)"
+    raise SparkError("no Kafka connector for Spark can be fetched", "; ".join(reasons), hint)
+
+
+def _fetch(version: str, folder: Path) -> str | None:
+    """None where it was fetched, else why not."""
+    with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder) as scratch:
+        module, target = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
+        module.write_text(_module(version), encoding="utf-8")
+        home = folder / "ivy"
+        command = [_java(), f"-Divy.home={home}", f"-Duser.home={home}"]
+        command += ["-Divy.maven.lookup.sources=false", "-Divy.maven.lookup.javadoc=false", "-jar", str(_ivy())]
+        command += ["-cache", str(home / "cache"), "-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", str(target / "[artifact]-[revision].[ext]")]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=scratch)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        said = done.stdout + done.stderr
+        if done.returncode != 0 or "UNRESOLVED DEPENDENCIES" in said or "FAILED DOWNLOADS" in said:
+            told = [line.strip(" :\t") for line in said.splitlines() if "not found" in line or "rror" in line]
+            return told[-1] if told else f"Ivy ended with exit code {done.returncode}"
+        (target / _COMPLETE).touch()
+        shutil.rmtree(folder / version, ignore_errors=True)
+        target.rename(folder / version)
+    return None
+
+
+def _module(version: str) -> str:
+    excludes = "\n".join(f'    <exclude org="{name}"/>' for name in _CARRIED)
+    return f"""<ivy-module version="2.0">
+  <info organisation="offsetmgr" module="connector"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies defaultconfmapping="default->default">
+    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_{SCALA}" rev="{version}" conf="default"/>
+{excludes}
+    <exclude org="org.apache.spark" module="spark-tags_{SCALA}"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+def _ivy() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    jars = Path(found.submodule_search_locations[0]) / "jars" if found and found.submodule_search_locations else None
+    matches = sorted(jars.glob("ivy-[0-9]*.jar")) if jars else []
+    if not matches:
+        raise SparkError(
+            "no Kafka connector", "PySpark is not installed, or without its jars", "pip install 'offsetmgr[spark]'"
+        )
+    return matches[-1]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise SparkError(
+            "Spark needs Java 17 or later", "no java in JAVA_HOME or on PATH", "install it, or set JAVA_HOME"
+        )
+    return found
+
+
+def _cache(environ: Mapping[str, str] | None = None) -> Path:
+    """Where everything that offsetmgr fetches is kept: ``OFFSETMGR_CACHE``, else the user's cache folder."""
+    env = os.environ if environ is None else environ
+    if env.get("OFFSETMGR_CACHE"):
+        return Path(env["OFFSETMGR_CACHE"]).absolute()
+    xdg = env.get("XDG_CACHE_HOME", "")
+    return (Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache") / "offsetmgr"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,12 @@
+"""What the committers of this process count, in Prometheus' default registry, one label for the group."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+COMMITS: Final = Counter("offsetmgr_spark_commits", "Commits of finished micro-batches", ["group"])
+FAILURES: Final = Counter("offsetmgr_spark_commit_failures", "Attempts to commit that failed", ["group"])
+FAILING: Final = Gauge("offsetmgr_spark_failing", "1 while commits fail for good or for too long", ["group"])
+FINISHED: Final = Gauge("offsetmgr_spark_finished_batch", "The newest finished micro-batch", ["group", "query"])
