@@ -269,6 +269,18 @@ def servers(groups: int, partitions: int) -> Iterator[Bench]:
             yield bench
 
 
+def fsync_ms(folder: Path) -> float:
+    """What the disk takes to keep a record: the tool that writes node by node waits for it each time."""
+    taken = []
+    with (folder / "fsync").open("wb", buffering=0) as file:
+        for _ in range(200):
+            file.write(b"x" * 100)
+            started = time.perf_counter()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - started)
+    return statistics.median(taken) * 1000
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=1000)
@@ -279,6 +291,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(names), default=list(names))
     args = parser.parse_args()
     print(f"{args.groups} groups of {args.partitions} partitions; medians of {args.rounds} rounds after one discarded")
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name:
+        print(f"this disk keeps a record in {fsync_ms(Path(name)):.2f} ms; the slower, the larger the ratio of imports")
     print(f"{'':<28} {'peer':>10}  {'ours':>9}  {'ratio':>7}")
     with servers(args.groups, args.partitions) as bench:
         good = [names[name](bench).measure(args.rounds) for name in args.only]
