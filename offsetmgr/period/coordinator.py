@@ -1,8 +1,7 @@
 """`PeriodCoordinator`: one member of a group that goes through periods in step.
 
-One thread of its own talks to ZooKeeper: it registers the member, follows which period is open (by watches, never by
-asking again and again), writes what was reported and, in the oldest member, turns to the next period.  Everything else
-reads what that thread has seen, under one lock, and waits for it.
+One thread of its own talks to ZooKeeper (`following`); everything here reads what that thread has seen (`knowledge`),
+and waits for it.
 
 What happens to a period's end, in order: a partition's work is durable -> `finished` -> the report is in ZooKeeper ->
 the leader has read it -> one transaction opens the next period -> `wait` returns in every member.  A member or leader
@@ -11,38 +10,34 @@ that dies between two of these leaves the step before it done for good; whoever 
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, LateRecord, LimitUnknown, OffsetMgrError, SessionExpired, TimedOut, UsageError
+from offsetmgr.errors import Conflict, LateRecord, TimedOut, UsageError
 from offsetmgr.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, Place, Verdict, judge
-from offsetmgr.period.leading import Leading, Topics
-from offsetmgr.period.records import MemberNode, OpenNode, PartitionsNode, ProgressNode
-from offsetmgr.period.room import Room, View
+from offsetmgr.period.barrier import OpenPeriod, Place, Verdict
+from offsetmgr.period.following import Following
+from offsetmgr.period.knowledge import Knowledge
+from offsetmgr.period.leading import HISTORY_KEPT, Idle, Leading, Topics
+from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.room import Room
 from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.period.turning import Leader
 from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.sessionlease import SessionLease
 
-_LOG: Final = logging.getLogger("offsetmgr.period")
-_PAUSE: Final = 0.5
-"""Seconds before what failed is tried again."""
-_LOOK: Final = 1.0
-"""Seconds between two looks of a leader at partitions that may have nothing in the period."""
 _CANCEL: Final = 0.05
 
 
 class PeriodCoordinator:
-    """See the module's docstring. No I/O before `start`; a context manager. Methods may be called from any thread."""
+    """See the module's docstring. No I/O before `start`; a context manager. Methods may be called from any thread.
+
+    A lost connection or session is mended by itself: whoever waits goes on waiting, and `place` says `LimitUnknown`
+    meanwhile. What cannot be mended ends the membership, and every later call raises it.
+    """
 
     def __init__(
         self,
@@ -53,8 +48,9 @@ class PeriodCoordinator:
         topics: Topics,
         *,
         owned: Iterable[TopicPartition] = (),
-        idle: Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]] | None = None,
+        idle: Idle | None = None,
         grace_ms: int = 0,
+        history_kept: int = HISTORY_KEPT,
         config: ConnectionConfig | None = None,
         session_timeout_ms: int = 6_000,
         clock: Clock | None = None,
@@ -63,58 +59,39 @@ class PeriodCoordinator:
 
         ``topics`` gives every partition that takes part, as they are now. ``idle`` tells which of some partitions have
         no record in a period (`idle.idle_partitions`); it is asked once the period's end and ``grace_ms`` have passed
-        by the wall clock. Raises `InvalidUri`, `UsageError`.
+        by the wall clock. The leader keeps the newest ``history_kept`` periods' entries. Raises `InvalidUri`,
+        `UsageError`.
         """
-        if not member or "/" in member:
+        if not member or "/" in member or member in (".", ".."):
             raise UsageError(f"member {member!r}", "cannot be the name of a node")
         Room(ZookeeperSession(zookeeper, config), root)  # wrong addresses and paths are told at once
         self.member = member
         self.root = root
-        self._zookeeper = zookeeper
-        self._config = config
-        self._session_timeout_ms = session_timeout_ms
-        self._clock = clock or SystemClock()
-        self._leading = Leading(schedule, topics, idle, grace_ms, self._clock)
-        self._changed = threading.Condition()
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._owned = frozenset(owned)
-        self._described = frozenset[TopicPartition]()
-        self._open: OpenNode | None = None
-        self._partitions = frozenset[TopicPartition]()
-        self._known: dict[TopicPartition, int] = {}
-        """Finished, as far as this member has read or written it."""
-        self._reported: dict[TopicPartition, int] = {}
-        """Finished by this member, and in ZooKeeper only once it is in ``_known``."""
-        self._all_seen = False
-        """Whether what others had finished was read since the owned partitions changed last."""
-        self._error: OffsetMgrError | None = None
+        leading = Leading(schedule, topics, idle, grace_ms, history_kept, clock or SystemClock())
+        self._knowledge = Knowledge(member, root, owned)
+        self._following = Following(zookeeper, config, session_timeout_ms, self._knowledge, leading)
 
     # --- life ---------------------------------------------------------------------------------------
 
     def start(self, timeout: float = 30.0) -> Self:
         """Joins and waits (seconds) until it is known which period is open. Raises what hindered it, `TimedOut`."""
-        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-period-{self.member}", daemon=True)
-        self._thread.start()
+        knowledge = self._knowledge
+        self._following.start()
         try:
-            with self._changed:
-                if not self._changed.wait_for(lambda: self._open is not None or self._ended, timeout):
-                    raise self._error or TimedOut(f"member {self.member}", "no period is open yet")
-            self._check()
+            with knowledge.changed:
+                if not knowledge.changed.wait_for(lambda: knowledge.ready() or knowledge.ended, timeout):
+                    raise knowledge.error or TimedOut(f"member {self.member}", "no period is open yet")
+                knowledge.check()
+                assert knowledge.open is not None
+                knowledge.give(knowledge.open.number)
         except BaseException:
             self.stop()
             raise
         return self
 
     def stop(self) -> None:
-        """Leaves. What was reported stays; whoever waits is told."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        with self._changed:
-            self._changed.notify_all()
+        """Leaves. What was reported and is in ZooKeeper stays; whoever waits is told."""
+        self._following.stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -124,29 +101,20 @@ class PeriodCoordinator:
     ) -> None:
         self.stop()
 
-    @property
-    def _ended(self) -> bool:
-        return self._stopping.is_set()
-
-    def _check(self) -> None:
-        if self._ended:
-            raise self._error or Conflict(f"member {self.member}", "has left")
-
     # --- what a member asks -------------------------------------------------------------------------
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        return self._knowledge.owned
 
     def own(self, partitions: Iterable[TopicPartition]) -> None:
         """From now on this member consumes exactly these. What earlier owners of them had finished is looked up."""
-        with self._changed:
-            self._owned = frozenset(partitions)
-            self._all_seen = False
-        self._wake.set()
+        self._knowledge.own(partitions)
+        self._following.wake()
 
     def open_period(self) -> OpenPeriod | None:
         """The open period and its partitions; None while it is unknown. Never waits."""
-        with self._changed:
-            if self._open is None:
-                return None
-            return OpenPeriod(self._open.schedule.period(self._open.number), self._partitions)
+        return self._knowledge.open_period()
 
     def limit(self, partition: TopicPartition) -> int | None:
         """The time (ms) from which records of this partition must wait; None while it is unknown. Never waits.
@@ -161,22 +129,15 @@ class PeriodCoordinator:
     def place(self, timestamp_ms: int, partition: TopicPartition) -> Place:
         """Where a record belongs, for this partition: one of a period that the partition has finished is EARLIER.
 
-        Raises `LimitUnknown`.
+        Raises `LimitUnknown`, also while ZooKeeper has not answered for so long that others may have gone on: a member
+        that was frozen and wakes is not told that its record's period is open.
         """
-        with self._changed:
-            if self._open is None or not self._all_seen:
-                raise LimitUnknown(f"member {self.member}", "which period is open has not been read yet")
-            open_ = OpenPeriod(self._open.schedule.period(self._open.number), self._partitions)
-            done = max(self._known.get(partition, -1), self._reported.get(partition, -1)) >= open_.period.number
-        place = open_.place(timestamp_ms)
-        if place is Place.OPEN and partition not in open_.partitions:
-            return Place.LATER
-        return Place.EARLIER if place is Place.OPEN and done else place
+        return self._knowledge.place(timestamp_ms, partition)
 
     def check_limit(self, timestamp_ms: int, partition: TopicPartition) -> bool:
         """Whether the record belongs to the open period; False: the partition must wait for the next one.
 
-        Raises `LateRecord` for a record of a period that is over for its partition, and `LimitUnknown`.
+        Raises `LateRecord` for a record of a period that is over for its partition, and `LimitUnknown` (see `place`).
         """
         place = self.place(timestamp_ms, partition)
         if place is Place.EARLIER:
@@ -185,53 +146,58 @@ class PeriodCoordinator:
 
     def paused(self) -> list[TopicPartition]:
         """Those of this member's partitions that have finished the open period (or join at the next): they wait."""
-        with self._changed:
-            if self._open is None:
-                return sorted(self._owned)
-            return sorted(tp for tp in self._owned if tp not in self._partitions or self._done(tp, self._open.number))
+        return self._knowledge.paused()
 
     def finished(
-        self, partitions: Iterable[TopicPartition], number: int | None = None, timeout: float = 30.0
+        self,
+        partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
+        number: int | None = None,
+        timeout: float = 30.0,
     ) -> dict[TopicPartition, Verdict]:
-        """Reports that these have finished period ``number`` (the open one), their work being durable; returns when
-        that is in ZooKeeper.
+        """Reports that these have finished period ``number``, their work being durable; returns when that is in
+        ZooKeeper. With a mapping it also says which offsets the period had, for the history.
 
-        A report that is not `Verdict.COUNTED` or `REPEATED` changes nothing: the caller has jumped over a period, or
-        comes late. Raises `LimitUnknown`, `TimedOut`, and what ended the membership.
+        Without ``number`` it is the period that the caller was told of last: for a partition by `place` or
+        `current_period_complete`, else by `wait` or `start`. A report that is not `Verdict.COUNTED` or `REPEATED`
+        changes nothing: the caller has jumped over a period, or comes late. Raises `LimitUnknown`, `TimedOut` (the
+        report will be written later; asking again is safe), and what ended the membership.
         """
-        with self._changed:
-            self._check()
-            open_ = self.open_period()
-            if open_ is None:
-                raise LimitUnknown(f"member {self.member}", "which period is open has not been read yet")
-            at = open_.period.number if number is None else number
-            known = {tp: max(self._known.get(tp, -1), self._reported.get(tp, -1)) for tp in partitions}
-            verdicts = {tp: judge(open_, known, tp, at) for tp in known}
-            counted = {tp: at for tp, verdict in verdicts.items() if verdict is Verdict.COUNTED}
-            self._reported.update(counted)
-        self._wake.set()
-        waiting = [tp for tp, verdict in verdicts.items() if verdict in (Verdict.COUNTED, Verdict.REPEATED)]
-        with self._changed:
-            written = lambda: self._ended or all(self._known.get(tp, -1) >= at for tp in waiting)  # noqa: E731
-            if not self._changed.wait_for(written, timeout):
+        return self._finished(partitions, number, timeout)[0]
+
+    def _finished(
+        self,
+        partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
+        number: int | None,
+        timeout: float,
+    ) -> tuple[dict[TopicPartition, Verdict], dict[TopicPartition, int]]:
+        knowledge = self._knowledge
+        ranges = partitions if isinstance(partitions, Mapping) else {}
+        verdicts, at = knowledge.report(partitions, number, ranges)
+        self._following.wake()
+        waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (Verdict.COUNTED, Verdict.REPEATED)}
+        with knowledge.changed:
+            if not knowledge.changed.wait_for(lambda: knowledge.ended or knowledge.written(waiting), timeout):
                 raise TimedOut(f"report of member {self.member}", f"is not in ZooKeeper after {timeout:g} s")
-            if any(self._known.get(tp, -1) < at for tp in waiting):
-                self._check()
-        return verdicts
+            if not knowledge.written(waiting):
+                knowledge.check()
+        return verdicts, at
 
     def wait(self, after: int, timeout: float | None = None, cancel: threading.Event | None = None) -> Period:
         """Waits until a period after number ``after`` is open, and gives it.
 
-        Raises `TimedOut` (also when ``cancel`` is set), and `Conflict` where the run was stopped or this member left.
+        It need not be the next one: where others finished this member's partitions meanwhile, periods lie between.
+        Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` where no further period will open, and `Conflict`
+        where this member left.
         """
+        return self._wait(after, timeout, cancel, ())
+
+    def _wait(
+        self, after: int, timeout: float | None, cancel: threading.Event | None, told: Iterable[TopicPartition]
+    ) -> Period:
+        knowledge = self._knowledge
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while True:
-                if self._open is not None and self._open.number > after:
-                    return self._open.schedule.period(self._open.number)
-                if self._open is not None and self._open.stopped:
-                    raise Conflict(f"run of {self.root}", f"was stopped: {self._open.stopped}")
-                self._check()
+        with knowledge.changed:
+            while (number := knowledge.next_after(after)) is None:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimedOut(f"member {self.member}", f"period {after} is still open after {timeout:g} s")
@@ -239,11 +205,12 @@ class PeriodCoordinator:
                     if cancel.is_set():
                         raise TimedOut(f"member {self.member}", f"its wait for the end of period {after} was cancelled")
                     left = _CANCEL if left is None else min(left, _CANCEL)
-                self._changed.wait(left)
+                knowledge.changed.wait(left)
+            return knowledge.give(number, told)
 
     def current_period_complete(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
         timeout: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Period:
@@ -251,163 +218,18 @@ class PeriodCoordinator:
 
         For a member that consumes several partitions: `finished` each by itself, pause those in `paused`, go on with
         the others, and `wait` only when all are; one thread that waits here for one of two partitions would hold up
-        the other for ever, so that is refused with `Conflict`.
+        the other for ever, so that is refused with `Conflict`. Raises what `finished` and `wait` raise.
         """
-        partitions = list(partitions)
-        open_ = self.open_period()
-        if open_ is None:
-            raise LimitUnknown(f"member {self.member}", "which period is open has not been read yet")
-        number = open_.period.number
-        self.finished(partitions, number, 30.0 if timeout is None else timeout)
-        with self._changed:
-            mine = sorted(self._owned & self._partitions) if self._open and self._open.number == number else []
-            if behind := [tp for tp in mine if not self._done(tp, number)]:
-                shown = ", ".join(map(str, behind[:3]))
-                why = f"would wait for {shown}, which this member consumes itself"
-                raise Conflict(
-                    f"member {self.member}", why, "report all of its partitions, or use finished() and wait()"
-                )
-        return self.wait(number, timeout, cancel)
-
-    def _done(self, partition: TopicPartition, number: int) -> bool:
-        return max(self._known.get(partition, -1), self._reported.get(partition, -1)) >= number
-
-    # --- the thread ---------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while not self._ended:
-            session = ZookeeperSession(self._zookeeper, self._config, session_timeout_ms=self._session_timeout_ms)
-            lease = SessionLease(session, self._wake.set)
-            try:
-                self._live(session, lease)
-            except SessionExpired as expired:
-                _LOG.warning("period member %s: %s; joining again", self.member, expired)
-            except OffsetMgrError as error:
-                _LOG.warning("period member %s: %s", self.member, error)
-                with self._changed:
-                    self._error = error
-                    if not (error.retriable or isinstance(error, Conflict)):
-                        self._stopping.set()
-                    self._changed.notify_all()
-            finally:
-                lease.end()
-                session.close()
-            self._stopping.wait(_PAUSE)
-
-    def _live(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """One session from its beginning to its end."""
-        lease.begin()
-        room = Room(session, self.root)
-        room.prepare()
-        me = self._me()
-        epoch = room.register(self.member, me)
-        self._described = me.owned
-        watches = _Watches(room, self._wake.set)
-        leads = False
-        while not self._ended:
-            if lease.expired:
-                raise SessionExpired(f"period member {self.member}", "its ZooKeeper session has expired")
-            self._wake.clear()
-            if self._owned != self._described:
-                me = self._me()
-                room.describe(self.member, me)
-                self._described = me.owned
-            watches.follow([room.open_path], [room.members_path])
-            if watches.members_changed or leads or not self._all_seen or self._unwritten():
-                view = room.read()
-                leads = view.leader == self.member
-                again = self._take(view, epoch) | self._report(room, view, epoch)
-                if leads:
-                    watches.follow(
-                        [f"{room.progress_path}/{name}" for name in view.seen.progress], [room.progress_path]
-                    )
-                    again |= self._lead(room, epoch)
-            else:
-                again = self._take_open(*room.read_open())
-            if not again:
-                self._wake.wait(_LOOK if leads else None)
-
-    def _me(self) -> MemberNode:
-        return MemberNode(socket.gethostname(), os.getpid(), self._owned)
-
-    def _unwritten(self) -> bool:
-        with self._changed:
-            return any(number > self._known.get(tp, -1) for tp, number in self._reported.items())
-
-    def _lead(self, room: Room, epoch: int) -> bool:
-        """Whether to look again at once. The progress is read after the watches on it stand."""
-        view = room.read()
-        self._take(view, epoch)
-        return self._leading.step(room, view, Leader(self.member, epoch), self.member)
-
-    def _take(self, view: View, epoch: int) -> bool:
-        """Takes what was read for known; whether it must be read again. Raises `Conflict` where a later process has
-        this member's name."""
-        own = view.seen.progress.get(self.member)
-        if own is not None and own.epoch > epoch:
-            raise Conflict(f"member {self.member}", "another process of this name has taken over")
-        finished = view.seen.finished()
-        with self._changed:
-            for partition, number in finished.items():
-                if number > self._known.get(partition, -1):
-                    self._known[partition] = number
-            self._all_seen = self._described == self._owned
-        return self._take_open(view.seen.open_, view.seen.partitions)
-
-    def _take_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
-        """Whether the two did not belong together and must be read again."""
-        if open_ is None or partitions is None or partitions.number != open_.number:
-            return open_ is not None
-        with self._changed:
-            if self._open is None or open_.number >= self._open.number:
-                self._open, self._partitions, self._error = open_, partitions.partitions, None
-            self._changed.notify_all()
-        return False
-
-    def _report(self, room: Room, view: View, epoch: int) -> bool:
-        """Writes what was reported and is not there yet; and, once a session, this member's epoch, so that an earlier
-        process of its name writes nothing more. Whether it must be tried again."""
-        before = view.seen.progress.get(self.member)
-        finished: Mapping[TopicPartition, int] = before.finished if before else {}
-        with self._changed:
-            new = {tp: n for tp, n in self._reported.items() if n > finished.get(tp, -1)}
-        if before is not None and before.epoch == epoch and not new:
-            return False
-        node = ProgressNode(self.member, epoch, {**finished, **new}, before.idle if before else frozenset())
-        if not room.report(node, view.progress_versions.get(self.member)):
-            return True
-        with self._changed:
-            for partition, number in new.items():
-                self._known[partition] = max(number, self._known.get(partition, -1))
-                if self._reported.get(partition) == number:
-                    del self._reported[partition]
-            self._changed.notify_all()
-        return False
-
-
-class _Watches:
-    """The watches of one session; each that fires wakes the member."""
-
-    def __init__(self, room: Room, wake: Callable[[], None]) -> None:
-        self._room = room
-        self._wake = wake
-        self._set = set[str]()
-        self._lock = threading.Lock()
-        self.members_changed = True
-        """Whether members have come or gone since the watch on them was set last, or it has just been set."""
-
-    def follow(self, nodes: Collection[str], parents: Collection[str]) -> None:
-        """Watches those of these that are not watched yet."""
-        with self._lock:
-            nodes = [path for path in nodes if path not in self._set]
-            parents = [path for path in parents if path not in self._set]
-            self._set.update(nodes, parents)
-            self.members_changed = self._room.members_path in parents
-        missing = self._room.watch(nodes, parents, self._fired) if nodes or parents else ()
-        with self._lock:
-            self._set.difference_update(missing)
-
-    def _fired(self, path: str) -> None:
-        with self._lock:
-            self._set.discard(path)
-        self._wake()
+        named = partitions if isinstance(partitions, Mapping) else list(partitions)
+        if not named:
+            raise UsageError(f"member {self.member}", "names no partition that has completed the period")
+        _, at = self._finished(named, None, 30.0 if timeout is None else timeout)
+        number = max(at.values())
+        if behind := self._knowledge.behind(number):
+            shown = ", ".join(map(str, behind[:3]))
+            raise Conflict(
+                f"member {self.member}",
+                f"would wait for {shown}, which this member consumes itself",
+                "report all of its partitions, or use finished() and wait()",
+            )
+        return self._wait(number, timeout, cancel, named)

@@ -1,27 +1,28 @@
 """What the coordinator's nodes hold, and their bytes: JSON with a version in each. Pure.
 
-Sets of partitions are written as runs of numbers (``"0-49,51"``), so that one node of a member says all that it has
-finished. The names are those of the original's nodes (`oldform`).
+One node of a member says all that it has finished. The names are those of the original's nodes (`oldform`), the form
+is that of `nodeform`.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, Final
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.errors import OffsetMgrError, Unreadable
 from offsetmgr.model import TopicPartition
+from offsetmgr.period.nodeform import RUN, NodeForm, OffsetRange, node_bytes, ranges_of, runs_of
 from offsetmgr.period.schedule import Period, Schedule
 
-VERSION: Final = 1
-MOST_PARTITIONS: Final = 1_000_000
-"""Of one run of numbers, so that a broken node cannot fill the memory."""
 
-_RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """That a run goes through the past, until when, and what then."""
+
+    until_ms: int | None
+    """No period beginning at or after this time is a rerun's; None: those that have not passed yet are not."""
+    then: Schedule | None
+    """The schedule that it takes on then, at the first of that one's beginnings; None: the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class OpenNode:
     """When, by the leader's clock."""
     stopped: str = ""
     """Why no further period will open; empty while the run goes on."""
+    rerun: Rerun | None = None
+    done: bool = False
+    """Whether it stopped because it was done, with its last period closed."""
 
     @property
     def limit_ms(self) -> int:
@@ -64,6 +68,8 @@ class ProgressNode:
     finished: Mapping[TopicPartition, int]
     idle: frozenset[TopicPartition] = field(default=frozenset())
     """Those of them that had no record in the period, known from Kafka's offsets for a time."""
+    ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
+    """The offsets that the newest finished period of a partition had, where its consumer told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,10 @@ class MemberNode:
 
 @dataclass(frozen=True, slots=True)
 class ClosedPeriod:
-    """``history/NUMBER``: a period that every partition has finished. Times by the leaders' clocks, in ms."""
+    """``history/NUMBER``: a period that every partition has finished (or that was given up).
+
+    Times by the leaders' clocks, in ms.
+    """
 
     period: Period
     opened_ms: int
@@ -87,10 +96,16 @@ class ClosedPeriod:
     epoch: int
     by: Mapping[str, frozenset[TopicPartition]]
     """Who reported which partitions."""
+    idle: frozenset[TopicPartition] = field(default=frozenset())
+    """Those that had no record in it."""
+    ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
+    """The offsets of those whose consumers told them."""
+    abandoned: str = ""
+    """Why it was given up instead of being finished; empty for a period that was closed."""
 
 
 def encode_open(node: OpenNode) -> bytes:
-    return _bytes(
+    return node_bytes(
         {
             "first_ms": node.schedule.first_ms,
             "length_ms": node.schedule.length_ms,
@@ -100,15 +115,34 @@ def encode_open(node: OpenNode) -> bytes:
             "epoch": node.epoch,
             "opened_ms": node.opened_ms,
             "stopped": node.stopped,
+            "base": node.schedule.base,
+            "done": int(node.done),
+            **_rerun_fields(node.rerun),
         }
     )
 
 
+def _rerun_fields(rerun: Rerun | None) -> dict[str, object]:
+    if rerun is None:
+        return {}
+    then = rerun.then
+    following = {"then_first_ms": then.first_ms, "then_length_ms": then.length_ms} if then else {}
+    return {"rerun": 1, "until_ms": rerun.until_ms, **following}
+
+
+def _rerun(node: NodeForm) -> Rerun | None:
+    if not node.optional_number("rerun"):
+        return None
+    first, length = node.optional_number("then_first_ms"), node.optional_number("then_length_ms")
+    then = Schedule(first, length) if first is not None and length is not None else None
+    return Rerun(node.optional_number("until_ms"), then)
+
+
 def decode_open(path: str, data: bytes) -> OpenNode:
     """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = _Node(path, data)
+    node = NodeForm(path, data)
     try:
-        schedule = Schedule(node.number("first_ms"), node.number("length_ms"))
+        schedule = Schedule(node.number("first_ms"), node.number("length_ms"), node.optional_number("base") or 0)
         found = OpenNode(
             schedule,
             node.number("period"),
@@ -116,6 +150,8 @@ def decode_open(path: str, data: bytes) -> OpenNode:
             node.number("epoch"),
             node.number("opened_ms"),
             node.text("stopped"),
+            _rerun(node),
+            bool(node.optional_number("done")),
         )
         limit = found.limit_ms
     except Unreadable:
@@ -128,47 +164,56 @@ def decode_open(path: str, data: bytes) -> OpenNode:
 
 
 def encode_partitions(node: PartitionsNode) -> bytes:
-    return _bytes({"period": node.number, "topics": _runs(node.partitions)})
+    return node_bytes({"period": node.number, "topics": runs_of(node.partitions)})
 
 
 def decode_partitions(path: str, data: bytes) -> PartitionsNode:
     """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = _Node(path, data)
+    node = NodeForm(path, data)
     return PartitionsNode(node.number("period"), frozenset(node.partitions("topics")))
 
 
 def encode_progress(node: ProgressNode) -> bytes:
     numbers = sorted(set(node.finished.values()))
-    finished = {str(n): _runs(tp for tp, number in node.finished.items() if number == n) for n in numbers}
-    return _bytes({"member": node.member, "epoch": node.epoch, "finished": finished, "idle": _runs(node.idle)})
+    finished = {str(n): runs_of(tp for tp, number in node.finished.items() if number == n) for n in numbers}
+    return node_bytes(
+        {
+            "member": node.member,
+            "epoch": node.epoch,
+            "finished": finished,
+            "idle": runs_of(node.idle),
+            "ranges": ranges_of(node.ranges),
+        }
+    )
 
 
 def decode_progress(path: str, data: bytes) -> ProgressNode:
     """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = _Node(path, data)
+    node = NodeForm(path, data)
     finished: dict[TopicPartition, int] = {}
     for name, topics in node.mapping("finished").items():
-        if not _RUN.fullmatch(name) or "-" in name:
+        if not RUN.fullmatch(name) or "-" in name:
             raise node.broken(f"{name!r} is not the number of a period")
         for partition in node.runs(topics):
             if partition in finished:
                 raise node.broken(f"says of {partition} twice what it has finished")
             finished[partition] = int(name)
-    return ProgressNode(node.text("member"), node.number("epoch"), finished, frozenset(node.partitions("idle")))
+    idle = frozenset(node.partitions("idle"))
+    return ProgressNode(node.text("member"), node.number("epoch"), finished, idle, node.ranges("ranges"))
 
 
 def encode_member(node: MemberNode) -> bytes:
-    return _bytes({"host": node.host, "process": node.process, "owned": _runs(node.owned)})
+    return node_bytes({"host": node.host, "process": node.process, "owned": runs_of(node.owned)})
 
 
 def decode_member(path: str, data: bytes) -> MemberNode:
     """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = _Node(path, data)
+    node = NodeForm(path, data)
     return MemberNode(node.text("host"), node.number("process"), frozenset(node.partitions("owned")))
 
 
 def encode_closed(node: ClosedPeriod) -> bytes:
-    return _bytes(
+    return node_bytes(
         {
             "period": node.period.number,
             "start_ms": node.period.start_ms,
@@ -177,14 +222,17 @@ def encode_closed(node: ClosedPeriod) -> bytes:
             "closed_ms": node.closed_ms,
             "leader": node.leader,
             "epoch": node.epoch,
-            "by": {member: _runs(partitions) for member, partitions in node.by.items()},
+            "by": {member: runs_of(partitions) for member, partitions in node.by.items()},
+            "idle": runs_of(node.idle),
+            "ranges": ranges_of(node.ranges),
+            "abandoned": node.abandoned,
         }
     )
 
 
 def decode_closed(path: str, data: bytes) -> ClosedPeriod:
     """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = _Node(path, data)
+    node = NodeForm(path, data)
     period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
     if period.end_ms <= period.start_ms:
         raise node.broken("its period ends before it begins")
@@ -195,79 +243,7 @@ def decode_closed(path: str, data: bytes) -> ClosedPeriod:
         node.text("leader"),
         node.number("epoch"),
         {member: frozenset(node.runs(topics)) for member, topics in node.mapping("by").items()},
+        frozenset(node.partitions("idle")),
+        node.ranges("ranges"),
+        node.text("abandoned"),
     )
-
-
-class _Node:
-    """A node's object, its fields read one by one; fields that nobody knows are left alone."""
-
-    def __init__(self, path: str, data: bytes) -> None:
-        self._path = path
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise self.broken("is not JSON") from error
-        if not isinstance(fields, dict):
-            raise self.broken("is JSON, but not an object")
-        self._fields: dict[str, Any] = fields
-        version = self.number("version")
-        if version != VERSION:
-            raise UnknownVersion(f"ZooKeeper node {path}", f"is of version {version}; known: {VERSION}")
-
-    def broken(self, why: str) -> Unreadable:
-        return Unreadable(f"ZooKeeper node {self._path}", why)
-
-    def number(self, name: str) -> int:
-        value = self._fields.get(name)
-        if type(value) is not int or not 0 <= value < 2**63:
-            raise self.broken(f"has no number {name!r} of up to 63 bits")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self._fields.get(name)
-        if not isinstance(value, str):
-            raise self.broken(f"has no text {name!r}")
-        return value
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self._fields.get(name)
-        if not isinstance(value, dict):
-            raise self.broken(f"has no object {name!r}")
-        return value
-
-    def partitions(self, name: str) -> list[TopicPartition]:
-        return self.runs(self.mapping(name))
-
-    def runs(self, topics: object) -> list[TopicPartition]:
-        """Topic -> runs of numbers, as `_runs` writes them."""
-        if not isinstance(topics, dict):
-            raise self.broken("has no object where partitions should be")
-        found: list[TopicPartition] = []
-        for topic, runs in topics.items():
-            for run in runs.split(",") if isinstance(runs, str) else [""]:
-                match = _RUN.fullmatch(run)
-                first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-                if not first <= last < first + MOST_PARTITIONS - len(found):
-                    raise self.broken(f"the partitions of {topic} are not runs of numbers")
-                found += (TopicPartition(topic, number) for number in range(first, last + 1))
-        return found
-
-
-def _runs(partitions: Iterable[TopicPartition]) -> dict[str, str]:
-    return {
-        topic: ",".join(_run(numbers) for numbers in _neighbours(sorted({tp.partition for tp in of_topic})))
-        for topic, of_topic in groupby(sorted(partitions), key=lambda tp: tp.topic)
-    }
-
-
-def _neighbours(numbers: list[int]) -> Iterable[list[int]]:
-    for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
-        yield [number for _, number in run]
-
-
-def _run(numbers: list[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-
-
-def _bytes(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()

@@ -101,12 +101,11 @@ class Room:
         """Raises `OldMembers` where one of the nodes holds the original's text."""
         paths = [self.open_path, self.partitions_path, self.progress_path]
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
-            if oldform.is_old(_data(node)):
-                raise OldMembers(
-                    f"ZooKeeper node {self._session.chroot}{path}",
-                    "is in the form of the original coordinator, whose members know nothing of this one's",
-                    "stop them, and give this run a root of its own",
-                )
+            _ours(self, path, node)
+
+    def full(self, path: str) -> str:
+        """A path as other clients of the server know it."""
+        return self._session.chroot + path
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -124,15 +123,16 @@ class Room:
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
             if isinstance(node, OffsetMgrError):
                 raise node
-            if node is not None and (node.data or path != self.open_path):
+            if node is not None:
                 found[path] = node
         open_, partitions = found.get(self.open_path), found.get(self.partitions_path)
+        opened, named = _ours(self, self.open_path, open_), _ours(self, self.partitions_path, partitions)
         progress = {name: found[path] for name, path in zip(reporting, paths[2:], strict=False) if path in found}
         members = {name: found[path] for name in living if (path := f"{self.members_path}/{name}") in found}
         return View(
             Seen(
-                decode_open(self.open_path, open_.data) if open_ else None,
-                decode_partitions(self.partitions_path, partitions.data) if partitions else None,
+                decode_open(self.open_path, opened) if opened else None,
+                decode_partitions(self.partitions_path, named) if named else None,
                 {n: decode_progress(f"{self.progress_path}/{n}", node.data) for n, node in progress.items()},
             ),
             open_.version if open_ else None,
@@ -149,7 +149,8 @@ class Room:
     def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
         """The open period alone, in one request. Raises `Unreadable`, `UnknownVersion` too."""
         open_, partitions = self._session.get_many([self.open_path, self.partitions_path])
-        opened, named = _data(open_), _data(partitions)
+        opened = _ours(self, self.open_path, open_)
+        named = _ours(self, self.partitions_path, partitions)
         return (
             decode_open(self.open_path, opened) if opened else None,
             decode_partitions(self.partitions_path, named) if named else None,
@@ -193,12 +194,16 @@ class Room:
             )
         return found.czxid
 
-    def describe(self, member: str, node: MemberNode) -> None:
-        """Replaces what the member, which is registered in this session, says of itself."""
+    def describe(self, member: str, node: MemberNode) -> bool:
+        """Replaces what the member, which is registered in this session, says of itself. False: try again.
+
+        Raises `Conflict` where it is registered no more.
+        """
         path = f"{self.members_path}/{member}"
         found = self._session.get(path)
-        if found is not None and found.ephemeral_owner == self._session.session_id:
-            self._won(self._session.transaction([SetData(path, encode_member(node), found.version)]))
+        if found is None or found.ephemeral_owner != self._session.session_id:
+            raise Conflict(f"member {member}", "its registration is gone", "somebody has deleted it; it joins again")
+        return self._won(self._session.transaction([SetData(path, encode_member(node), found.version)]))
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
         """Writes a member's progress over the one at ``version`` (None: there is none). False: somebody was there
@@ -218,6 +223,12 @@ class Room:
             operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
         return self._won(self._session.transaction(operations))
 
+    def begin(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
+        """Opens a run's first period from outside, as its creator wants it. False: it has begun already."""
+        nodes = [_put(self.open_path, encode_open(open_), None)]
+        nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
+        return self._won(self._session.transaction(nodes))
+
     def end(self, view: View, why: str) -> bool:
         """Lets no further period open. False: it changed meanwhile, or nothing had begun."""
         if view.seen.open_ is None or view.open_version is None:
@@ -230,6 +241,10 @@ class Room:
         for member in members:
             path = f"{self.progress_path}/{member}"
             self._won(self._session.transaction([Delete(path, view.progress_versions[member])]))
+
+    def forget_history(self, number: int) -> None:
+        """Deletes the entry of one old period, if it is there; entries are never changed."""
+        self._won(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
 
     def _won(self, outcome: Outcome) -> bool:
         if outcome.state is State.REFUSED and outcome.code in _RACES:
@@ -247,6 +262,18 @@ class Room:
 
 def _put(path: str, data: bytes, version: int | None) -> Operation:
     return Create(path, data) if version is None else SetData(path, data, version)
+
+
+def _ours(room: Room, path: str, node: Node) -> bytes:
+    """A node's data; empty where there is none. Raises `OldMembers`: an old member may begin beside us at any time."""
+    data = _data(node)
+    if oldform.is_old(data):
+        raise OldMembers(
+            f"ZooKeeper node {room.full(path)}",
+            "is in the form of the original coordinator, whose members know nothing of this one's",
+            "stop them, and give this run a root of its own",
+        )
+    return data
 
 
 def _data(node: Node) -> bytes:

@@ -27,24 +27,34 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Periods of ``length_ms``, number 0 beginning at ``first_ms``. Given once, and kept. Raises `UsageError`."""
+    """Periods of ``length_ms``, number ``base`` beginning at ``first_ms``. Given once, and kept. Raises `UsageError`.
+
+    ``base`` is not 0 where a run has changed its length on its way (`rerun`): numbers go on, times are cut anew.
+    """
 
     first_ms: int
     length_ms: int
+    base: int = 0
 
     def __post_init__(self) -> None:
         if self.length_ms <= 0:
             raise UsageError(f"period of {self.length_ms} ms", "a period is at least 1 ms long")
         if not 0 <= self.first_ms <= MAX_TIME_MS - self.length_ms:
             raise UsageError(f"first period at {self.first_ms}", "is no time in milliseconds since 1970")
+        if self.base < 0:
+            raise UsageError(f"first period's number {self.base}", "is below 0")
 
     def period(self, number: int) -> Period:
         """Raises `UsageError` for one before the first, or beyond 64-bit times."""
-        start = self.first_ms + number * self.length_ms
-        if number < 0 or start > MAX_TIME_MS - self.length_ms:
+        start = self.first_ms + (number - self.base) * self.length_ms
+        if number < self.base or start > MAX_TIME_MS - self.length_ms:
             raise UsageError(f"period {number}", "is before the first, or beyond the last time there is")
         return Period(number, start, start + self.length_ms)
 
     def number_of(self, timestamp_ms: int) -> int:
-        """The number of the period that a time belongs to; negative before the first."""
-        return (timestamp_ms - self.first_ms) // self.length_ms
+        """The number of the period that a time belongs to; below ``base`` before the first."""
+        return self.base + (timestamp_ms - self.first_ms) // self.length_ms
+
+    def begins_at(self, timestamp_ms: int) -> bool:
+        """Whether one of its periods begins at this time."""
+        return timestamp_ms >= self.first_ms and (timestamp_ms - self.first_ms) % self.length_ms == 0

@@ -12,11 +12,11 @@ finished stays finished, so a period that looks closed in them is closed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offsetmgr.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, holding, merged, opening, turn
-from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import Schedule
 
 
@@ -65,6 +65,7 @@ def next_turn(
     together, or the run has been stopped).
 
     ``schedule`` counts for the first period only; afterwards that of the open one is kept.
+    ``partitions`` are asked for only where a period opens, for asking may mean asking a cluster.
     Raises `UsageError` where there is no partition at all.
     """
     if seen.open_ is None:
@@ -78,13 +79,37 @@ def next_turn(
     finished = seen.finished()
     if held := holding(barrier, finished):
         return held
-    following = turn(seen.open_.schedule, barrier, finished, partitions)
+    closed = _closed(seen.open_, barrier, seen.progress, leader, now_ms)
+    goes_on = after(seen.open_, now_ms)
+    if goes_on is None:
+        ended = replace(seen.open_, stopped="its last period is closed: the rerun is done", done=True)
+        return Turn(ended, PartitionsNode(barrier.period.number, barrier.partitions), closed)
+    schedule, rerun = goes_on
+    following = turn(schedule, barrier, finished, partitions)
     number = following.period.number
     return Turn(
-        OpenNode(seen.open_.schedule, number, leader.member, leader.epoch, now_ms),
+        OpenNode(schedule, number, leader.member, leader.epoch, now_ms, rerun=rerun),
         PartitionsNode(number, following.partitions),
-        _closed(seen.open_, barrier, seen.progress, leader, now_ms),
+        closed,
     )
+
+
+def after(open_: OpenNode, now_ms: int) -> tuple[Schedule, Rerun | None] | None:
+    """By which schedule the next period opens, and whether it is a rerun's; None: this was the last one.
+
+    A rerun that takes on another schedule goes on with its own small periods until one of the other's begins.
+    """
+    rerun, end = open_.rerun, open_.limit_ms
+    if rerun is None:
+        return open_.schedule, None
+    over = end + open_.schedule.length_ms > now_ms if rerun.until_ms is None else end >= rerun.until_ms
+    if not over:
+        return open_.schedule, rerun
+    if rerun.then is None:
+        return None
+    if rerun.then.begins_at(end):
+        return Schedule(end, rerun.then.length_ms, open_.number + 1), None
+    return open_.schedule, rerun
 
 
 def _closed(
@@ -95,6 +120,23 @@ def _closed(
         member: frozenset(tp for tp in barrier.partitions if node.finished.get(tp, -1) >= number)
         for member, node in sorted(progress.items())
     }
+    ranges = {tp: progress[m].ranges[tp] for m, tps in by.items() for tp in tps if _tells(progress[m], tp, number)}
+    idle = frozenset(tp for m, tps in by.items() for tp in tps & progress[m].idle if _at(progress[m], tp, number))
     return ClosedPeriod(
-        barrier.period, open_.opened_ms, now_ms, leader.member, leader.epoch, {m: tps for m, tps in by.items() if tps}
+        barrier.period,
+        open_.opened_ms,
+        now_ms,
+        leader.member,
+        leader.epoch,
+        {m: tps for m, tps in by.items() if tps},
+        idle - ranges.keys(),
+        ranges,
     )
+
+
+def _at(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
+    return node.finished.get(partition) == number
+
+
+def _tells(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
+    return partition in node.ranges and _at(node, partition, number)

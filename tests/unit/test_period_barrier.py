@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from offsetmgr.errors import Conflict, UsageError
 from offsetmgr.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, Place, Verdict, holding, judge, merged, opening, turn
-from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import MAX_TIME_MS, Period, Schedule
 from offsetmgr.period.turning import Leader, Seen, Turn, next_turn
 
@@ -129,3 +130,49 @@ def test_nothing_is_decided_from_nodes_that_do_not_belong_together_or_of_a_stopp
     done = {A0: 9, A1: 9}
     assert next_turn(seen(4, done, of=3), HOURLY, [A0, A1], LEADER, 60) == []
     assert next_turn(seen(4, done, stopped="aborted"), HOURLY, [A0, A1], LEADER, 60) == []
+
+
+def test_a_turn_tells_the_history_which_offsets_the_period_had_and_who_had_none() -> None:
+    progress = {
+        "m0": ProgressNode("m0", 1, {A0: 4}, ranges={A0: OffsetRange(10, 25)}),
+        "m1": ProgressNode("m1", 2, {A1: 4, A0: 3}, frozenset({A1}), {A0: OffsetRange(5, 10)}),
+    }
+    nodes = Seen(OpenNode(HOURLY, 4, "m", 6, 50), PartitionsNode(4, frozenset({A0, A1})), progress)
+    step = next_turn(nodes, HOURLY, [A0, A1], LEADER, 60)
+    assert isinstance(step, Turn) and step.closed is not None
+    assert step.closed.ranges == {A0: OffsetRange(10, 25)}, "m1's range is of an earlier period"
+    assert step.closed.idle == {A1}
+
+
+def rerun_turn(rerun: Rerun, now_ms: int, number: int = 4) -> Turn:
+    """What follows period 4, from 1,400 to 1,500."""
+    nodes = Seen(
+        OpenNode(HOURLY, number, "m", 6, 50, rerun=rerun),
+        PartitionsNode(number, frozenset({A0})),
+        {"m": ProgressNode("m", 6, {A0: number})},
+    )
+    step = next_turn(nodes, HOURLY, [A0], LEADER, now_ms)
+    assert isinstance(step, Turn) and step.closed is not None and step.closed.period == HOURLY.period(number)
+    return step
+
+
+def test_a_rerun_ends_where_it_was_to_end_with_its_last_period_closed() -> None:
+    assert rerun_turn(Rerun(1_600, None), 10**6).open_.number == 5
+    last = rerun_turn(Rerun(1_500, None), 10**6)
+    assert (last.open_.number, last.open_.done, last.partitions.number) == (4, True, 4)
+    assert "rerun is done" in last.open_.stopped
+
+
+def test_a_rerun_to_the_present_ends_where_the_next_period_has_not_passed_yet() -> None:
+    assert rerun_turn(Rerun(None, None), now_ms=1_600).open_.number == 5
+    assert rerun_turn(Rerun(None, None), now_ms=1_599).open_.done
+
+
+def test_a_rerun_takes_on_the_other_schedule_where_one_of_its_periods_begins() -> None:
+    at_once = rerun_turn(Rerun(1_500, Schedule(0, 500)), 10**6).open_
+    assert (at_once.number, at_once.rerun, at_once.schedule.period(5)) == (5, None, Period(5, 1_500, 2_000))
+    not_yet = rerun_turn(Rerun(1_500, Schedule(0, 400)), 10**6).open_
+    assert (not_yet.schedule, not_yet.schedule.period(5)) == (HOURLY, Period(5, 1_500, 1_600))
+    then = rerun_turn(Rerun(1_500, Schedule(0, 400)), 10**6, number=5).open_
+    assert (then.rerun, then.schedule.period(6)) == (None, Period(6, 1_600, 2_000))
+    assert then.schedule.number_of(2_000) == 7

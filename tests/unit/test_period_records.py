@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
 from offsetmgr.model import TopicPartition
 from offsetmgr.period import oldform, records
-from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import Period, Schedule
 
 A0, A1, A2, DOTTED = (
@@ -31,27 +32,38 @@ partitions = st.sets(
 def test_golden_bytes() -> None:
     assert records.encode_open(OpenNode(DAILY, 2, "m", 5, 9)) == (
         b'{"version":1,"first_ms":1700000000000,"length_ms":86400000,"period":2,"limit_ms":1700259200000,'
-        b'"leader":"m","epoch":5,"opened_ms":9,"stopped":""}'
+        b'"leader":"m","epoch":5,"opened_ms":9,"stopped":"","base":0,"done":0}'
     )
     assert records.encode_partitions(PartitionsNode(2, frozenset({A0, A1, A2, DOTTED}))) == (
         b'{"version":1,"period":2,"topics":{"a":"0-2","b.c.d":"7"}}'
     )
     assert records.encode_progress(ProgressNode("m", 5, {A0: 2, A2: 2, A1: 1}, frozenset({A1}))) == (
-        b'{"version":1,"member":"m","epoch":5,"finished":{"1":{"a":"1"},"2":{"a":"0,2"}},"idle":{"a":"1"}}'
+        b'{"version":1,"member":"m","epoch":5,"finished":{"1":{"a":"1"},"2":{"a":"0,2"}},"idle":{"a":"1"},"ranges":{}}'
     )
+    told = ProgressNode("m", 5, {A0: 2}, ranges={A0: OffsetRange(10, 25)})
+    assert b'"ranges":{"a":{"0":[10,25]}}' in records.encode_progress(told)
+    rerun = OpenNode(DAILY, 2, "m", 5, 9, rerun=Rerun(None, DAILY))
+    assert b'"rerun":1,"until_ms":null,"then_first_ms":1700000000000' in records.encode_open(rerun)
 
 
 @given(st.integers(0, 10_000), partitions)
 def test_what_is_written_is_read_again(number: int, some: set[TopicPartition]) -> None:
-    opened = OpenNode(DAILY, number, "m", 3, 10, "aborted")
-    assert records.decode_open("/c", records.encode_open(opened)) == opened
+    for rerun in (None, Rerun(None, None), Rerun(7, DAILY), Rerun(0, None)):
+        schedule = Schedule(DAILY.first_ms, DAILY.length_ms, number // 2)
+        opened = OpenNode(schedule, number, "m", 3, 10, "aborted", rerun, done=rerun is None)
+        assert records.decode_open("/c", records.encode_open(opened)) == opened
     named = PartitionsNode(number, frozenset(some))
     assert records.decode_partitions("/p", records.encode_partitions(named)) == named
     progress = ProgressNode(
-        "m", 4, {tp: tp.partition % 3 for tp in some}, frozenset(tp for tp in some if tp.topic == "a")
+        "m",
+        4,
+        {tp: tp.partition % 3 for tp in some},
+        frozenset(tp for tp in some if tp.topic == "a"),
+        {tp: OffsetRange(tp.partition, number + tp.partition) for tp in some},
     )
     assert records.decode_progress("/m", records.encode_progress(progress)) == progress
-    closed = ClosedPeriod(DAILY.period(number), 1, 2, "m", 3, {"m": frozenset(some)})
+    by = {"m": frozenset(some)}
+    closed = ClosedPeriod(DAILY.period(number), 1, 2, "m", 3, by, frozenset(some), progress.ranges, "x")
     assert records.decode_closed("/h", records.encode_closed(closed)) == closed
 
 
@@ -83,6 +95,13 @@ def test_partitions_that_are_no_runs_of_numbers_are_refused(runs: object) -> Non
     data = json.dumps({"version": 1, "period": 0, "topics": {"t": runs}}).encode()
     with pytest.raises(Unreadable, match="/p"):
         records.decode_partitions("/p", data)
+
+
+@pytest.mark.parametrize("offsets", [[1], [2, 1], [-1, 3], ["0", 1], None, [True, 3], {"0": 1}])
+def test_offsets_that_are_no_range_are_refused(offsets: object) -> None:
+    fields = {"version": 1, "member": "m", "epoch": 1, "finished": {}, "idle": {}, "ranges": {"t": {"0": offsets}}}
+    with pytest.raises(Unreadable, match="/p"):
+        records.decode_progress("/p", json.dumps(fields).encode())
 
 
 def test_mutated_nodes_are_read_or_refused_and_nothing_else() -> None:

@@ -1,0 +1,60 @@
+"""Partitions without records: what counts as evidence, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.period.idle import Idle, idle_partitions, look
+from offsetmgr.period.schedule import Period
+
+PERIOD = Period(3, 1_300, 1_400)
+EMPTY, OLD, WITHIN, LATER, AHEAD, GONE = (TopicPartition("t", n) for n in range(6))
+BROKEN = UnknownTopicOrPartition("t-5", "is not there")
+
+
+class Logs:
+    """What a cluster says of partitions whose records have these timestamps, offset by offset."""
+
+    def __init__(self, records: Mapping[TopicPartition, list[int]]) -> None:
+        self._records = records
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        return {tp: LogRange(0, len(self._records[tp])) if tp in self._records else BROKEN for tp in partitions}
+
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        return {
+            tp: next((at for at, time in enumerate(self._records[tp]) if time >= timestamp_ms), None)
+            for tp in partitions
+        }
+
+
+RECORDS = {
+    EMPTY: [],
+    OLD: [1_100, 1_299],
+    WITHIN: [1_299, 1_300],
+    LATER: [1_299, 1_400],
+    AHEAD: [1_100, 9_000, 1_350],
+}
+LOGS = cast(Cluster, Logs(RECORDS))
+
+
+def test_only_a_partition_without_any_record_since_the_start_is_idle() -> None:
+    assert look(LOGS, PERIOD, [*RECORDS, GONE]) == {
+        EMPTY: Idle(EMPTY, PERIOD, 0),
+        OLD: Idle(OLD, PERIOD, 2),
+        WITHIN: None,
+        LATER: None,  # its consumer meets the later record and reports by itself
+        AHEAD: None,  # the record dated ahead hides from the question about times the one behind it
+        GONE: BROKEN,
+    }
+    assert str(Idle(OLD, PERIOD, 2)) == "t-1: no record below offset 2 is dated 1300 or later"
+
+
+def test_a_partition_that_could_not_be_asked_holds_the_barrier() -> None:
+    assert list(idle_partitions(LOGS)(PERIOD, [GONE, OLD, WITHIN])) == [OLD]
