@@ -17,11 +17,8 @@ from offsetmgr.spark.checkpointfiles import CheckpointFiles, LocalFiles, batch, 
 from offsetmgr.spark.committer import clusters_of
 from offsetmgr.spark.merging import smallest
 from offsetmgr.spark.running import RunningQuery, Source, readings
-from offsetmgr.spark.writing import CommitterState, GroupWriter, worth_retrying
+from offsetmgr.spark.writing import CommitterState, GroupWriter, Process, worth_retrying
 from offsetmgr.stores.base import OffsetStore
-
-Process = Callable[[Any, int], None]
-"""What foreachBatch takes: the batch's DataFrame and its number."""
 
 
 class BatchCommitter:

@@ -13,7 +13,7 @@ from offsetmgr.errors import OffsetMgrError, SparkError
 from offsetmgr.spark.following import Follower, Patience
 from offsetmgr.spark.merging import normalised
 from offsetmgr.spark.running import RunningQuery
-from offsetmgr.spark.writing import LOG, CommitterState, GroupWriter
+from offsetmgr.spark.writing import LOG, CommitterState, GroupWriter, Process
 from offsetmgr.stores.base import OffsetStore
 
 
@@ -66,6 +66,20 @@ class OffsetCommitter(StreamingQueryListener):
     def reconcile(self, timeout: float = 30.0) -> bool:
         """Reads all checkpoints and commits now. True where all is committed within ``timeout`` seconds."""
         return self._follower.reconcile(timeout)
+
+    def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
+        """For foreachBatch: ``process``, which begins a batch only when the ones before it are committed.
+
+        So a job that starts from the group alone repeats at most one batch, however slow the store is. Where the commit
+        takes longer than ``timeout`` seconds or fails, that is reported and the batch begins all the same.
+        """
+
+        def in_turn(frame: Any, batch_id: int) -> None:
+            if not self.reconcile(timeout):
+                LOG.warning("batch %d begins before the one before it is committed", batch_id)
+            process(frame, batch_id)
+
+        return in_turn
 
     def forget(self, query: str) -> None:
         """An ended query (its id or name) will not come back: it no longer holds the group at its offsets."""

@@ -8,9 +8,9 @@ successor's next commit does not mend.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure, RewindRefused
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
@@ -18,6 +18,9 @@ from offsetmgr.spark import metrics
 from offsetmgr.stores.base import Guard, OffsetStore
 
 LOG: Final = logging.getLogger("offsetmgr.spark")
+
+Process = Callable[[Any, int], None]
+"""What foreachBatch takes: the batch's DataFrame and its number."""
 
 
 @dataclass(frozen=True, slots=True)

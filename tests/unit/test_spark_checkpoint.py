@@ -1,0 +1,85 @@
+"""What a real checkpoint of Spark 4.0.5 says (two Kafka sources and a rate source in one query, killed in batch 4)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.model import TopicPartition
+from offsetmgr.spark.checkpoint import kafka_offsets, newest, parse_offsets
+from offsetmgr.spark.checkpointfiles import LocalFiles, batch, newest_finished
+
+GOLDEN = Path(__file__).parent / "data" / "spark-4.0-checkpoint"
+A = {TopicPartition("ex.a", 0): 20, TopicPartition("ex.a", 1): 20}
+B = {TopicPartition("ex.b", 0): 12, TopicPartition("ex.b", 1): 12, TopicPartition("ex.b", 2): 12}
+
+
+def test_the_newest_finished_batch_is_the_one_with_a_commit_not_the_one_planned() -> None:
+    found = newest_finished(LocalFiles(str(GOLDEN)))
+
+    assert found is not None
+    assert found.number == 3
+    assert found.ends == (A, B, None)
+
+
+def test_a_batch_that_runs_is_read_by_its_number() -> None:
+    running = batch(LocalFiles(f"file:{GOLDEN}"), 4)
+
+    assert running is not None
+    assert running.ends[0] == {TopicPartition("ex.a", 0): 25, TopicPartition("ex.a", 1): 25}
+    assert batch(LocalFiles(str(GOLDEN)), 5) is None
+
+
+def test_nothing_is_finished_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    assert newest_finished(LocalFiles(str(tmp_path / "none"))) is None
+
+
+def test_a_commit_without_its_offsets_is_unreadable_not_nothing(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "copy")
+    (tmp_path / "copy" / "offsets" / "3").unlink()
+
+    with pytest.raises(Unreadable, match="commits/3 has no offsets/3"):
+        newest_finished(LocalFiles(str(tmp_path / "copy")))
+
+
+def test_checksums_and_halves_of_writes_are_no_batches() -> None:
+    assert newest([".12.crc", "9", "10", "11.compact", ".13.1f2e.tmp", "007"]) == 10
+    assert newest([".0.crc"]) is None
+
+
+def test_an_unknown_version_names_itself() -> None:
+    with pytest.raises(UnknownVersion, match="its version is v2, known is v1"):
+        parse_offsets("v2\n{}\n{}\n", 1, "checkpoint c/offsets/1")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "v1", "v1\n{}"])
+def test_what_is_no_offsets_file_is_unreadable(text: str) -> None:
+    with pytest.raises(Unreadable, match="checkpoint c/offsets/1"):
+        parse_offsets(text, 1, "checkpoint c/offsets/1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-",
+        "6",
+        '{"logOffset":3}',
+        "not JSON",
+        "[1]",
+        '{"t":{"x":1}}',
+        '{"t":{"0":-1}}',
+        '{"t":{"0":true}}',
+        '{"t":{"0":"7"}}',
+        '{"t":{"01":7}}',
+    ],
+)
+def test_offsets_of_other_sources_are_not_kafkas(line: str) -> None:
+    assert kafka_offsets(line) is None
+
+
+def test_a_kafka_source_that_has_nothing_yet_reads_no_partition() -> None:
+    assert kafka_offsets("{}") == {}
+    assert kafka_offsets('{"a.b":{"0":7,"11":0}}') == {TopicPartition("a.b", 0): 7, TopicPartition("a.b", 11): 0}

@@ -1,0 +1,287 @@
+"""The committer's thread, without Spark: checkpoints are folders written here, queries say what they read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import GroupActive, OffsetMgrError, Unreachable, UsageError
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.spark.checkpointfiles import LocalFiles
+from offsetmgr.spark.following import Follower, Patience
+from offsetmgr.spark.running import Source
+from offsetmgr.spark.writing import GroupWriter
+from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.memory import MemoryStore
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+PROMPT = Patience(reconcile_s=60.0, retries=2, pause_s=0.001)
+
+
+class Query:
+    """A query that reads topic t (or ``topic``) of cluster k, and whose batches are finished by `finish`."""
+
+    def __init__(self, folder: Path, id: str = "q", *, name: str | None = None, cluster: str = "k") -> None:
+        self.id = id
+        self.name = name
+        self.folder = folder
+        self.files = LocalFiles(str(folder))
+        self.planned: tuple[Source, ...] | None = (Source("KafkaV2[Subscribe[t]]", cluster),)
+        self.stopped = threading.Event()
+
+    def sources(self) -> tuple[Source, ...] | None:
+        return self.planned
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def plan(self, batch: int, offset: int, topic: str = "t") -> None:
+        (self.folder / "offsets").mkdir(parents=True, exist_ok=True)
+        (self.folder / "offsets" / str(batch)).write_text("v1\n{}\n" + json.dumps({topic: {"0": offset}}))
+
+    def finish(self, batch: int, offset: int, topic: str = "t") -> None:
+        self.plan(batch, offset, topic)
+        (self.folder / "commits").mkdir(exist_ok=True)
+        (self.folder / "commits" / str(batch)).write_text("v1\n{}")
+
+
+@pytest.fixture
+def memory() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def store(memory: MemoryStore) -> FaultyStore:
+    return FaultyStore(memory)
+
+
+@pytest.fixture
+def make(store: FaultyStore) -> Iterator[Callable[..., Follower]]:
+    made: list[Follower] = []
+
+    def follower(*, allow_rewind: bool = False, patience: Patience = PROMPT, **options: object) -> Follower:
+        found = Follower(GroupWriter(store, "g", allow_rewind=allow_rewind), patience=patience, **options)  # type: ignore[arg-type]
+        made.append(found)
+        return found
+
+    yield follower
+    for found in made:
+        found.close(5)
+
+
+def committed(memory: MemoryStore) -> dict[TopicPartition, int]:
+    return {tp: found.offset for tp, found in memory.data.get("g", {}).items()}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about within 10 s"
+        time.sleep(0.002)
+
+
+def test_what_is_finished_is_committed_what_is_only_planned_is_not(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 10)
+    query.plan(1, 20)
+
+    follower.follow(query)
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
+
+    query.finish(1, 20)
+    assert follower.look("q")
+    until(lambda: committed(memory) == {T0: 20})
+
+
+def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(patience=Patience(reconcile_s=0.02)), Query(tmp_path)
+    follower.follow(query)
+    query.finish(0, 10)
+
+    until(lambda: committed(memory) == {T0: 10})
+
+
+def test_a_reconciliation_mends_what_others_did_to_the_group(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 10)
+    follower.follow(query)
+    assert follower.reconcile(10)
+    memory.commit("g", {T0: OffsetAndMetadata(3)}, allow_rewind=True)
+
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
+
+
+def test_two_queries_on_one_topic_commit_the_smaller_offset(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower = make()
+    fast, slow = Query(tmp_path / "fast", "fast"), Query(tmp_path / "slow", "slow")
+    fast.finish(0, 90)
+    slow.finish(0, 10)
+    follower.follow(slow)
+    follower.follow(fast)
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
+
+    follower.look("slow", ended=True)
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
+
+    follower.forget("slow")
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 90}
+
+
+@pytest.mark.parametrize("same", ["name", "checkpoint", "id"])
+def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
+    same: str, tmp_path: Path, memory: MemoryStore, make
+) -> None:
+    follower = make()
+    old = Query(tmp_path / "old", "old", name="job")
+    old.finish(0, 10)
+    follower.follow(old)
+    assert follower.reconcile(10)
+    follower.look("old", ended=True)
+
+    new = Query(
+        tmp_path / ("old" if same == "checkpoint" else "new"),
+        "old" if same == "id" else "new",
+        name="job" if same == "name" else None,
+    )
+    new.finish(0 if same != "checkpoint" else 1, 50)
+    follower.follow(new)
+
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 50}
+
+
+def test_a_query_is_read_once_it_is_planned(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 10)
+    planned, query.planned = query.planned, None
+    follower.follow(query)
+    assert follower.reconcile(10)
+    assert committed(memory) == {}
+
+    query.planned = planned
+    until(lambda: committed(memory) == {T0: 10})
+
+
+def test_a_failed_commit_is_retried_and_the_newest_wins(
+    tmp_path: Path, memory: MemoryStore, store: FaultyStore, make, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, query = make(), Query(tmp_path)
+    store.fail("write", times=2)
+    query.finish(0, 10)
+    follower.follow(query)
+
+    until(lambda: committed(memory) == {T0: 10})
+    assert follower.state.failures == 2
+    assert follower.state.failing is None
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_after_its_retries_a_failure_is_reported_once_and_mended_when_it_ends(
+    tmp_path: Path, memory: MemoryStore, store: FaultyStore, make, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, query = make(), Query(tmp_path)
+    store.fail("write", Unreachable("store s", "told to fail"))
+    query.finish(0, 10)
+    follower.follow(query)
+    until(lambda: follower.state.failures >= 6)
+
+    assert str(follower.state.failing) == "store s: told to fail"
+    said = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == ["group g is not committed: store s: told to fail"]
+    assert not query.stopped.is_set()
+
+    store.heal()
+    until(lambda: committed(memory) == {T0: 10} and follower.state.failing is None)
+
+
+@pytest.mark.parametrize(
+    "error", [GroupActive("group g", "it has active members"), Unreachable("store s", "told to fail")]
+)
+def test_a_query_is_stopped_only_where_that_was_asked_for(
+    error: OffsetMgrError, tmp_path: Path, store: FaultyStore, make
+) -> None:
+    follower, query = make(stop_on_failure=True), Query(tmp_path)
+    store.fail("write", error)
+    query.finish(0, 10)
+    follower.follow(query)
+
+    assert query.stopped.wait(10)
+    assert follower.state.failing is error
+
+
+def test_the_group_is_not_taken_back_unless_that_is_allowed(tmp_path: Path, memory: MemoryStore, make) -> None:
+    memory.commit("g", {T0: OffsetAndMetadata(40)})
+    query = Query(tmp_path)
+    query.finish(0, 10)
+
+    careful = make()
+    careful.follow(query)
+    assert not careful.reconcile(10)
+    assert memory.data["g"][T0].offset == 40
+    assert careful.state.refused == (T0,)
+
+    allowed = make(allow_rewind=True)
+    allowed.follow(query)
+    assert allowed.reconcile(10)
+    assert memory.data["g"][T0].offset == 10
+
+
+def test_one_partition_that_fails_does_not_hold_the_others(
+    tmp_path: Path, memory: MemoryStore, store: FaultyStore, make
+) -> None:
+    follower = make()
+    first, second = Query(tmp_path / "1", "1"), Query(tmp_path / "2", "2")
+    first.finish(0, 10)
+    second.finish(0, 20, "u")
+    store.fail("write", GroupActive("group g", "told to fail"), partition=T0)
+    follower.follow(first)
+    follower.follow(second)
+
+    assert not follower.reconcile(10)
+    assert committed(memory) == {U0: 20}
+
+
+def test_an_unreadable_checkpoint_is_reported_and_commits_nothing(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 10)
+    (tmp_path / "offsets" / "0").write_text("v7\n{}\n{}")
+    follower.follow(query)
+
+    assert not follower.reconcile(10)
+    assert str(follower.state.failing) == f"checkpoint {tmp_path}/offsets/0: its version is v7, known is v1"
+    assert committed(memory) == {}
+
+
+def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower = make()
+    east, west = Query(tmp_path / "e", "e", cluster="east:1"), Query(tmp_path / "w", "w", cluster="west:1")
+    east.finish(0, 10)
+    west.finish(0, 20)
+    follower.follow(east)
+    follower.follow(west)
+
+    assert not follower.reconcile(10)
+    assert str(follower.state.failing) == "topic t is not committed: it is read from east:1 and from west:1"
+    assert committed(memory) == {}
+
+
+def test_closing_commits_what_is_finished_and_takes_no_more(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(), Query(tmp_path)
+    follower.follow(query)
+    query.finish(0, 10)
+
+    assert follower.close(10)
+    assert memory.data["g"] == {T0: Committed(10, version=0)}
+    with pytest.raises(UsageError, match="the committer was closed"):
+        follower.follow(query)

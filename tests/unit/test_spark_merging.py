@@ -1,0 +1,49 @@
+"""What a group may say when several sources have each read so far; told apart by what they read."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.errors import SparkError
+from offsetmgr.model import TopicPartition
+from offsetmgr.spark.checkpoint import Batch
+from offsetmgr.spark.merging import Reading, normalised, smallest
+from offsetmgr.spark.running import Source, readings
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+def test_two_sources_on_one_topic_give_the_smaller_offset_of_each_partition() -> None:
+    merged = smallest([Reading("k", {T0: 5, T1: 9}), Reading("k", {T0: 7, T1: 3, U0: 1})], None)
+
+    assert merged.offsets == {T0: 5, T1: 3, U0: 1}
+    assert merged.ambiguous == {}
+
+
+def test_the_same_topic_on_two_clusters_is_not_committed_until_the_user_says_which() -> None:
+    read = [Reading("east:9092", {T0: 5, U0: 2}), Reading("west:9092", {T0: 700})]
+
+    undecided = smallest(read, None)
+    assert undecided.offsets == {U0: 2}
+    assert undecided.ambiguous == {"t": ("east:9092", "west:9092")}
+
+    assert smallest(read, frozenset({"west:9092"})).offsets == {T0: 700}
+    assert smallest(read, frozenset({"east:9092"})).offsets == {T0: 5, U0: 2}
+    both = smallest(read, frozenset({"east:9092", "west:9092"}))
+    assert (both.offsets, both.ambiguous) == ({T0: 5, U0: 2}, {})
+
+
+def test_servers_in_another_order_are_the_same_cluster() -> None:
+    assert normalised("h2:9092, h1:9092,") == normalised("h1:9092,h2:9092") == "h1:9092,h2:9092"
+
+
+def test_sources_that_are_not_kafkas_commit_nothing_though_their_offsets_look_alike() -> None:
+    batch = Batch(3, ({T0: 5}, {U0: 9}, None))
+    sources = (Source("KafkaV2[Subscribe[t]]", "k"), Source("OtherStream[u]"), Source("KafkaV2[Subscribe[v]]", "k"))
+
+    assert readings(batch, sources, "query q") == [Reading("k", {T0: 5})]
+
+
+def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
+    with pytest.raises(SparkError, match="its plan has 1 sources and batch 3 of its checkpoint 2"):
+        readings(Batch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
