@@ -313,6 +313,12 @@ class OldMembers(OffsetMgrError):
     """Nodes in a form whose writers know nothing of what guards ours: nobody may run beside them."""
 
 
+class SwitchInProgress(OffsetMgrError):
+    """A group is being switched to other stores, or its member cannot know whether it is: nothing was written or read."""
+
+    retriable = True
+
+
 class PlanError(OffsetMgrError):
     """A plan cannot be used: damaged, of an unknown version, or made for other clusters (rule 8)."""
 

@@ -24,6 +24,7 @@ from offsetmgr.errors import (
     OffsetMgrError,
     OffsetOutOfRange,
     ServerError,
+    SwitchInProgress,
     TimedOut,
     TopicNotAuthorized,
     UnknownTopicOrPartition,
@@ -56,6 +57,7 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     CoordinatorNotAvailable: COORDINATOR_NOT_AVAILABLE,
     NotCoordinator: COORDINATOR_NOT_AVAILABLE,
     CoordinatorLoadInProgress: COORDINATOR_LOAD_IN_PROGRESS,
+    SwitchInProgress: COORDINATOR_NOT_AVAILABLE,
     LockLost: COORDINATOR_NOT_AVAILABLE,  # its subclasses too: the lock was ours, not the client's
     Conflict: COORDINATOR_NOT_AVAILABLE,  # others kept writing at the same moment: the very same commit may succeed
     UnstableOffset: UNSTABLE_OFFSET_COMMIT,

@@ -89,6 +89,7 @@ def test_only_what_may_be_repeated_may_have_happened() -> None:
         "CoordinatorLoadInProgress",
         "CoordinatorNotAvailable",
         "NotCoordinator",
+        "SwitchInProgress",
     }
     assert may_have_happened(UnstableOffset("what"))
     assert not may_have_happened(ServerError("what"))
