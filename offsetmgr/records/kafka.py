@@ -175,6 +175,19 @@ class KafkaFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
+        # The version that brokers of the last years write is taken at once; by the book it takes eight times as long.
+        try:
+            version, offset, epoch, length = _UP_TO_METADATA.unpack_from(value)
+            end = _UP_TO_METADATA.size + length
+            if version == _WITH_EPOCH and length >= 0 and len(value) == end + _TIME_SIZE:
+                metadata = value[_UP_TO_METADATA.size : end].decode() if length else ""
+                since = INT64.unpack_from(value, end)[0]
+                return OffsetValue(offset, None if epoch == -1 else epoch, metadata, since)
+        except (struct.error, UnicodeDecodeError):
+            pass  # told in full below
+        return self._decode_value_slowly(value)
+
+    def _decode_value_slowly(self, value: bytes) -> OffsetValue:
         version = versions.value_version(value, "offset value", _VALUES)
         reader = Reader(value, "offset value", flexible=version >= 4)
         offset = reader.int64("offset")
