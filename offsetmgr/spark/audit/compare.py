@@ -1,0 +1,49 @@
+"""Two stores' tables (`offsetmgr.spark.storerows.SCHEMA`) set against each other, as in `offsetmgr.operations.diff`."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+
+from offsetmgr.stores.base import Capabilities
+
+
+def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilities, Capabilities]) -> DataFrame:
+    """The partitions on which they disagree: ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``,
+    ``leader-epoch`` or ``unreadable``, then with ``error``; both sides' values stand beside it.
+
+    What only one of the stores can carry is not compared. Groups that could not be read as a whole have no topic.
+    """
+    here, there = _side(left, "left"), _side(right, "right")
+    on = (
+        (here["left_group"] == there["right_group"])
+        & here["left_topic"].eqNullSafe(there["right_topic"])
+        & here["left_partition"].eqNullSafe(there["right_partition"])
+    )
+    joined = here.join(there, on, "full")
+    error = sql.coalesce("left_error", "right_error")
+    kind = (
+        sql.when(error.isNotNull(), "unreadable")
+        .when(sql.col("right_group").isNull(), "only-left")
+        .when(sql.col("left_group").isNull(), "only-right")
+        .when(sql.col("left_offset") != sql.col("right_offset"), "offset")
+    )
+    if all(one.metadata for one in capabilities):
+        kind = kind.when(_differ("metadata"), "metadata")
+    if all(one.leader_epoch for one in capabilities):
+        kind = kind.when(_differ("leader_epoch"), "leader-epoch")
+    return joined.withColumn("kind", kind).where("kind is not null").select(*_columns(error))
+
+
+def _columns(error: Column) -> list[Column]:
+    key = [sql.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in ("group", "topic", "partition")]
+    sides = [sql.col(f"{side}_{name}") for name in ("offset", "metadata") for side in ("left", "right")]
+    return [*key, sql.col("kind"), *sides, error.alias("error")]
+
+
+def _side(table: DataFrame, name: str) -> DataFrame:
+    return table.select(*(sql.col(column).alias(f"{name}_{column}") for column in table.columns))
+
+
+def _differ(name: str) -> Column:
+    return ~sql.col(f"left_{name}").eqNullSafe(sql.col(f"right_{name}"))

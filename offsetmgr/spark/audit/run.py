@@ -1,0 +1,79 @@
+"""One audit: the offsets topic read once, every table made from what was read, and all of them kept as Parquet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.errors import UsageError
+from offsetmgr.spark.audit import commits
+from offsetmgr.spark.audit.expiry import expiry
+from offsetmgr.spark.audit.lags import lag, log_ends
+
+RECORDS: Final = "records"
+LATEST: Final = "latest"
+HISTORY: Final = "history"
+SILENT: Final = "silent"
+TOMBSTONES: Final = "tombstones"
+EXPIRY: Final = "expiry"
+LAG: Final = "lag"
+UNREADABLE: Final = "unreadable"
+TABLES: Final = {
+    RECORDS: "the log's records, decoded",
+    LATEST: "newest record of each group and partition",
+    HISTORY: "how each partition was committed",
+    SILENT: "groups without commits",
+    TOMBSTONES: "deletions, by group",
+    EXPIRY: "when offsets expire",
+    LAG: "how far behind each partition is",
+    UNREADABLE: "records that could not be read",
+}
+"""The tables of an audit, in their order, and what each is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """``silent_days``: a group without a commit for longer is silent. ``gap_ms``: see `commits.history`. ``now_ms``:
+    the time that ages count from."""
+
+    now_ms: int
+    silent_days: float = 7.0
+    gap_ms: int = commits.GAP_MS
+
+
+def run_audit(
+    spark: SparkSession, log: DataFrame, cluster: Cluster, folder: Path, options: AuditOptions
+) -> dict[str, DataFrame]:
+    """Reads ``log`` (``format("offsetmgr-log")``) once, writes every table of `TABLES` to ``folder`` as Parquet, and
+    gives them as they were written.
+
+    Log ends are asked for after the log was read, so that no lag is negative. Raises `UsageError` where ``folder``
+    holds something.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"folder {folder}", "is not empty", "name one that does not exist yet")
+    records = _kept(spark, log, folder / RECORDS)
+    newest = _kept(spark, commits.latest(records), folder / LATEST)
+    there = commits.committed(newest)
+    made = {
+        HISTORY: commits.history(records, gap_ms=options.gap_ms),
+        SILENT: commits.silent_groups(newest, days=options.silent_days, now_ms=options.now_ms),
+        TOMBSTONES: commits.tombstones(records),
+        EXPIRY: expiry(
+            newest, commits.groups(records), retention_ms=cluster.offsets_retention_ms(), now_ms=options.now_ms
+        ),
+        LAG: lag(there, log_ends(spark, cluster, there)),
+        UNREADABLE: records.where(sql.col("error").isNotNull()),
+    }
+    kept = {name: _kept(spark, table.coalesce(1), folder / name) for name, table in made.items()}
+    return {RECORDS: records, LATEST: newest, **kept}
+
+
+def _kept(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:
+    table.write.parquet(str(path))
+    return spark.read.schema(table.schema).parquet(str(path))

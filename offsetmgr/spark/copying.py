@@ -1,0 +1,65 @@
+"""`store_table` and `copy`: a store as a table, and a table into a store, by the executors; every outcome is a row.
+
+As ``format("offsetmgr")``, for programs that hold a `ConnectionConfig`: it goes to the executors as it is, and into no
+query plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pyspark import RDD
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.spark.storerows import OUTCOMES, SCHEMA, Outcome, groups_of, read_rows, write_rows
+
+TASKS: Final = 8
+
+
+def store_table(
+    spark: SparkSession,
+    uri: str,
+    *,
+    groups: Sequence[str] = (),
+    topics: TopicSelection = ALL_TOPICS,
+    errors: bool = False,
+    config: ConnectionConfig | None = None,
+    tasks: int = TASKS,
+) -> DataFrame:
+    """The committed offsets of these groups (names and globs; none: all) as `storerows.SCHEMA`.
+
+    ``errors``: see `storerows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises;
+    what reading raises fails the query.
+    """
+    settings = ConnectionConfig() if config is None else config
+    names = groups_of(uri, settings, groups)
+
+    def read(part: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+        return read_rows(part, uri, settings, topics, errors=errors)
+
+    shares = spark.sparkContext.parallelize(names, min(tasks, len(names)) or 1)
+    return spark.createDataFrame(shares.mapPartitions(read), SCHEMA)
+
+
+def copy(rows: DataFrame, uri: str, *, config: ConnectionConfig | None = None, tasks: int = TASKS) -> DataFrame:
+    """Commits the rows of ``rows`` (as `storerows.SCHEMA`, of which metadata, epoch and time may be missing) to the
+    store at ``uri``, and gives `storerows.OUTCOMES`, one a row.
+
+    Forward only, each write conditional on what was there. All rows of a group are one task's. The copy happens while
+    the outcomes are read, and anew whenever they are read again (what is there already is ``unchanged`` then): keep
+    them with ``persist()`` or write them away. A task whose worker died is done again.
+    """
+    return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks), OUTCOMES)
+
+
+def written(rows: DataFrame, uri: str, *, config: ConnectionConfig | None = None, tasks: int = TASKS) -> RDD[Outcome]:
+    """What `copy` does, and its outcomes before they are a table."""
+    settings = ConnectionConfig() if config is None else config
+
+    def write(part: Iterable[Row]) -> Iterator[Outcome]:
+        return write_rows(part, uri, settings)
+
+    return rows.repartition(tasks, "group").sortWithinPartitions("group").rdd.mapPartitions(write)

@@ -1,0 +1,141 @@
+"""``format("offsetmgr")``: any store as a table, `SCHEMA`, one row a committed offset; and a table into any store.
+
+Reading spreads the groups over the executors, of which each reads its share in bulk.  A group or partition that could
+not be read fails the query (rule 1), unless ``errors`` is ``true``: then it is a row with its ``error``.
+Writing appends, which here means: commits, forward only, each conditional on what was there (rules 2 and 9).  Rows of
+one group must not be spread over tasks: `offsetmgr.spark.copying` sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.operations.selection import TopicSelection
+from offsetmgr.spark import sourceoptions
+from offsetmgr.spark.storerows import COLUMNS, SCHEMA, groups_of, read_rows, write_rows
+
+__all__ = ["NAME", "SCHEMA", "StoreSource"]
+
+NAME: Final = "offsetmgr"
+_KNOWN: Final = ("store", "group", "topic", "errors")
+_EXAMPLE: Final = "zookeeper://host:2181"
+_TASKS: Final = 16
+_A_BATCH: Final = 20_000
+_SHOWN: Final = 5
+
+
+class StoreSource(DataSource):
+    """Options: ``store``, a URI (or what ``load`` and ``save`` say); ``group`` and ``topic``, with commas, globs
+    allowed, both applied while reading; ``errors``; ``tasks``, at most so many; ``commandConfig``; ``timeout`` (ms)."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        del schema
+        return StoreReader(dict(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise UsageError(f"format({NAME!r})", "a store is never overwritten", 'write with mode("append")')
+        if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
+            raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
+        return StoreWriter(dict(self.options))
+
+
+class Groups(InputPartition):
+    """One task's share of the groups."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
+class StoreReader(DataSourceReader):
+    """Lists the groups on the driver, reads them on the executors."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = sourceoptions.checked(NAME, options, _KNOWN)
+        self._uri = _store(self._options)
+        self._errors = _flag(self._options.get("errors", "false"))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells."""
+        config = sourceoptions.connection(NAME, self._options)
+        names = groups_of(self._uri, config, sourceoptions.listed(self._options.get("group")))
+        tasks = min(sourceoptions.number(NAME, self._options, "tasks", _TASKS), len(names))
+        return [Groups(tuple(names[first::tasks])) for first in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises `PartialFailure` for what could not be read, unless ``errors`` is ``true``."""
+        if not isinstance(partition, Groups):  # Spark's stand-in for "nothing to read"
+            return
+        topics = TopicSelection.parse(sourceoptions.listed(self._options.get("topic")))
+        types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
+        config = sourceoptions.connection(NAME, self._options)
+        rows = read_rows(partition.names, self._uri, config, topics, errors=self._errors)
+        while batch := list(islice(rows, _A_BATCH)):
+            columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What became of one task's rows."""
+
+    written: int
+    unchanged: int
+    failed: int
+    shown: list[str]
+
+
+class StoreWriter(DataSourceWriter):
+    """Commits on the executors, adds up on the driver."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = sourceoptions.checked(NAME, options, _KNOWN)
+        self._uri = _store(self._options)
+
+    def write(self, iterator: Iterable[Row]) -> Written:
+        counts = {"written": 0, "unchanged": 0, "failed": 0}
+        shown: list[str] = []
+        for done in write_rows(iterator, self._uri, sourceoptions.connection(NAME, self._options)):
+            counts[done.verdict] += 1
+            if done.error is not None and len(shown) < _SHOWN:
+                shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
+        return Written(**counts, shown=shown)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Raises `OffsetMgrError` where any offset was refused or failed; the others are committed."""
+        done = [message for message in messages if isinstance(message, Written)]
+        if failed := sum(message.failed for message in done):
+            shown = [line for message in done for line in message.shown][:_SHOWN]
+            succeeded = sum(message.written + message.unchanged for message in done)
+            raise OffsetMgrError(
+                f"{failed} of {failed + succeeded} offsets were not committed to {self._uri}",
+                "; ".join(shown),
+                "offsetmgr.spark.copying.copy gives every outcome as a row",
+            )
+
+
+def _store(options: Mapping[str, str]) -> str:
+    return options.get("path") or sourceoptions.required(NAME, options, "store", _EXAMPLE)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "either true or false")
+    return text.lower() == "true"

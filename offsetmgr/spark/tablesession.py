@@ -1,0 +1,75 @@
+"""`table_session`: a SparkSession that knows our tables and needs no Kafka connector, and `register` for any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from offsetmgr.errors import SparkError
+from offsetmgr.spark.datasource import StoreSource
+from offsetmgr.spark.logsource import LogSource
+
+LOCAL: Final = "local[*,4]"
+"""Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+}
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Makes ``format("offsetmgr")`` and ``format("offsetmgr-log")`` known in this session, and gives it back."""
+    spark.dataSource.register(StoreSource)
+    spark.dataSource.register(LogSource)
+    return spark
+
+
+def table_session(name: str, *, master: str | None = None, **conf: object) -> SparkSession:
+    """The running session, or a new one; our tables are known in it.
+
+    ``master`` as Spark takes it (None: `LOCAL`); ``conf``: Spark's settings, dots written as two underscores. Workers
+    run the Python of this process, unless ``PYSPARK_PYTHON`` names another: on a cluster, one with offsetmgr.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return register(running)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(master or LOCAL)
+    for key, value in {**_SETTINGS, **{key.replace("__", "."): value for key, value in conf.items()}}.items():
+        builder = builder.config(key, value)
+    return register(builder.getOrCreate())
+
+
+@contextmanager
+def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for one job: the running one, or one of its own that is stopped at the end.
+
+    Raises `SparkError` for what fails in Spark, with the reason.
+    """
+    own = None
+    try:
+        running = SparkSession.getActiveSession()
+        spark = table_session(name, master=master, **conf)
+        own = None if running is not None else spark
+        yield spark
+    except (PySparkException, Py4JError) as error:
+        raise SparkError("the Spark job failed", _reason(str(error)), "--debug shows all that Spark says") from error
+    finally:
+        if own is not None:
+            own.stop()
+
+
+def _reason(text: str) -> str:
+    """The line of a Spark failure that says what happened: our own error in a worker, where there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("offsetmgr.")]
+    return ours[-1].partition(": ")[2] if ours else next(iter(lines), "it does not say why")
