@@ -13,7 +13,7 @@ from typing import Any
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.errors import OffsetMgrError, SparkError, Unreadable
 from offsetmgr.spark.checkpoint import Batch
-from offsetmgr.spark.checkpointfiles import CheckpointFiles, LocalFiles, batch, newest_finished
+from offsetmgr.spark.checkpointfiles import CheckpointFiles, LocalFiles, batch, folder_of, newest_finished
 from offsetmgr.spark.committer import clusters_of
 from offsetmgr.spark.merging import smallest
 from offsetmgr.spark.running import RunningQuery, Source, readings
@@ -65,7 +65,7 @@ class BatchCommitter:
         return self._writer.state
 
     def __call__(self, frame: Any, batch_id: int) -> None:
-        self._find_query(frame, batch_id)
+        self._find_query(frame)
         self._commit(lambda: newest_finished(self._files))
         self._process(frame, batch_id)
         if self._ahead:
@@ -82,14 +82,14 @@ class BatchCommitter:
             raise Unreadable(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
         return found
 
-    def _find_query(self, frame: Any, batch_id: int) -> None:
+    def _find_query(self, frame: Any) -> None:
         """Finds the query that calls us among those of the session, once a run, by its checkpoint."""
-        if self._query is not None and self._query.files.root == self._files.root and batch_id > 0:
+        if self._query is not None and self._query.active:
             return
-        wanted = _folder(self._files.root)
+        wanted = folder_of(self._files.root)
         for active in frame.sparkSession.streams.active:
             query = RunningQuery(active)
-            if _folder(query.files.root) == wanted:
+            if folder_of(query.files.root) == wanted:
                 self._query, self._files = query, query.files
                 return
         raise SparkError("foreachBatch commits nothing", f"no running query has the checkpoint {self._files.root}")
@@ -127,8 +127,3 @@ class BatchCommitter:
                 f"topic {topic} is not committed", f"it is read from {' and from '.join(names)}", "cluster="
             )
         return self._writer.attempt(merged.offsets)
-
-
-def _folder(root: str) -> str:
-    """A checkpoint's folder as Spark names it and as people do."""
-    return root.removeprefix("file:").replace("//", "/").rstrip("/")

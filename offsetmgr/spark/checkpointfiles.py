@@ -7,15 +7,22 @@ Whoever finds ``commits/N`` may therefore tell others that everything up to ``of
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import unquote, urlparse
 
 from offsetmgr.errors import Unreadable
 from offsetmgr.spark.checkpoint import Batch, newest, parse_offsets
 
+_FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _LOOKS: Final = 3
 """Spark removes old batches meanwhile; the newest of a second look is there."""
+
+
+def folder_of(root: str) -> str:
+    """A checkpoint's folder without the file system's name. Spark writes ``file:/a b`` as it is, not as a URL."""
+    found = _FILE_SYSTEM.match(root)
+    return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
 
 
 class CheckpointFiles(Protocol):
@@ -37,7 +44,7 @@ class LocalFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._folder = Path(unquote(urlparse(root).path) if root.startswith("file:") else root)
+        self._folder = Path(folder_of(root))
 
     def names(self, folder: str) -> list[str]:
         try:

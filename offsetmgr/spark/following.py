@@ -206,6 +206,8 @@ class Follower:
         if found is not None:
             followed.readings = readings(found, sources, f"query {query.name or query.id}")
             metrics.FINISHED.labels(self._writer.group, query.name or query.id).set(found.number)
+        elif followed.ended:
+            followed.readings = []  # its checkpoint is gone, so nobody will go on from there
 
     def _attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
         try:
@@ -237,7 +239,8 @@ class Follower:
         with self._condition:
             running = [value.query for value in self._followed.values() if not value.ended]
         for query in running:
-            query.stop()
+            # Stopping waits for the batch in hand, which may itself be waiting for us (`committed_first`).
+            threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 
 def _replaces(query: FollowedQuery, old: FollowedQuery) -> bool:

@@ -60,8 +60,8 @@ class RunningQuery:
         if root.startswith(("file:", "/")):
             self.files: CheckpointFiles = LocalFiles(root)
         else:
-            jvm = self._execution.sparkSession()
-            self.files = HadoopFiles(root, _jvm(), jvm.sessionState().newHadoopConf())
+            conf = self._execution.sparkSession().sessionState().newHadoopConf()
+            self.files = HadoopFiles(root, _jvm(), conf)
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
@@ -71,6 +71,10 @@ class RunningQuery:
             found = (_source(leaves.apply(n)) for n in range(leaves.size()))
             self._sources = tuple(source for source in found if source is not None)
         return self._sources
+
+    @property
+    def active(self) -> bool:
+        return bool(self._query.isActive)
 
     def stop(self) -> None:
         self._query.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -155,6 +156,22 @@ def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
         name="job" if same == "name" else None,
     )
     new.finish(0 if same != "checkpoint" else 1, 50)
+    follower.follow(new)
+
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 50}
+
+
+def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower = make()
+    old, new = Query(tmp_path / "old", "old"), Query(tmp_path / "new", "new")
+    old.finish(0, 10)
+    follower.follow(old)
+    assert follower.reconcile(10)
+    follower.look("old", ended=True)
+    shutil.rmtree(old.folder)
+
+    new.finish(0, 50)
     follower.follow(new)
 
     assert follower.reconcile(10)

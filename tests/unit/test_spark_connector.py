@@ -1,0 +1,73 @@
+"""Which Kafka connector a session takes, and what is kept of it. Ivy is played by a script that knows one version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import SparkError
+from offsetmgr.spark.connector import candidates, connector_jars
+
+JAVA = """#!/bin/sh
+echo run >> "$(dirname "$0")/runs"
+while [ "$1" != "-ivy" ]; do shift; done
+ivy="$2"
+while [ "$1" != "-retrieve" ]; do shift; done
+if grep -q 'rev="4.0.1"' "$ivy"; then
+    folder="$(dirname "$2")"
+    mkdir -p "$folder"
+    touch "$folder/spark-sql-kafka-0-10_2.13-4.0.1.jar"
+else
+    echo ":: org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.x: not found"
+    exit 1
+fi
+"""
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the script, in which it notes its runs."""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    script = home / "bin" / "java"
+    script.write_text(JAVA)
+    script.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.0.3")
+    return script.parent
+
+
+def test_the_newest_first_and_none_newer_than_pyspark() -> None:
+    assert candidates("4.0.3") == ["4.0.3", "4.0.2", "4.0.1", "4.0.0"]
+    assert candidates("4.1.0.dev1") == ["4.1.0"]
+    with pytest.raises(SparkError, match="'unknown' is none that releases have"):
+        candidates("unknown")
+
+
+def test_the_newest_that_can_be_fetched_is_taken_and_kept(java: Path, tmp_path: Path) -> None:
+    found = connector_jars(cache=tmp_path / "cache")
+    assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.0.1.jar"]
+    assert (java / "runs").read_text() == "run\n" * 3
+
+    assert connector_jars(cache=tmp_path / "cache") == found
+    assert (java / "runs").read_text() == "run\n" * 3
+
+
+def test_a_version_that_was_named_is_the_only_one_tried(java: Path, tmp_path: Path) -> None:
+    with pytest.raises(SparkError) as refused:
+        connector_jars("4.0.2", cache=tmp_path / "cache")
+
+    assert str(refused.value) == (
+        "no Kafka connector for Spark can be fetched: "
+        "4.0.2: org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.x: not found"
+    )
+    assert [path.name for path in (tmp_path / "cache" / "spark").iterdir()] == ["resolve.lock"]
+
+
+def test_the_cache_is_where_it_is_told_to_be(java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path / "mine"))
+
+    (jar,) = connector_jars("4.0.1")
+
+    assert jar.parent == tmp_path / "mine" / "spark" / "4.0.1"
