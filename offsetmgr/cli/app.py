@@ -23,7 +23,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, set, reset, export, import, diff, lag, delete."),
     "migrate": (
         "offsetmgr.cli.migrate:app",
-        "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
+        "Move groups between stores: plan, apply, status, verify, switch, finalize, rollback, mirror.",
     ),
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "zk": (
@@ -31,6 +31,8 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
         "Kafka in ZooKeeper: tree, brokers, topics, members, owners, rebalance, check, elect, reassign, delete-topic.",
     ),
     "manager": ("offsetmgr.cli.manager:app", "The offset manager: serve, status, dump."),
+    "spark": ("offsetmgr.cli.spark:app", "The same at Spark's scale: audit, diff, copy."),
+    "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
 }
 """Command group -> (where its typer app is, one line of help)."""

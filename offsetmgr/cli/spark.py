@@ -1,0 +1,208 @@
+"""``offsetmgr spark``: audit, diff and copy at Spark's scale. What it shows is made in `offsetmgr.spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import AllGroups, Connect, Execute, Format, Groups, Topics, connected, require_groups
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
+from offsetmgr.cli.sides import FromConfig, ToConfig
+from offsetmgr.errors import UnsupportedOperation, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Spark's master; without it, this machine's cores.", show_default=False
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; repeatable.", show_default=False),
+]
+From = Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)]
+To = Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)]
+
+_TABLES: Final = (Column("table"), Column("rows", right=True), Column("path"), Column("what"))
+_DIFFERENCES: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True),
+    Column("difference"),
+    Column("from_offset", right=True),
+    Column("to_offset", right=True),
+    Column("from_metadata", optional=True),
+    Column("to_metadata", optional=True),
+    Column("error", optional=True),
+)
+_OUTCOMES: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True),
+    Column("offset", right=True),
+    Column("outcome"),
+    Column("before", right=True),
+    Column("error", optional=True),
+)
+_PLANNED: Final = (Column("group"), Column("topic"), Column("partition", right=True), Column("offset", right=True))
+_MINUTE_MS: Final = 60_000
+
+
+@contextmanager
+def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
+    """A session that ends with the command. Raises `UnsupportedOperation`, `SparkError`, `UsageError`."""
+    settings: dict[str, str] = {}
+    for one in conf or []:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise UsageError(f"--conf {one}", "is not KEY=VALUE", "as in --conf spark.executor.memory=4g")
+        settings[name] = value
+    try:
+        from offsetmgr.spark.tablesession import table_job
+    except ModuleNotFoundError as missing:
+        hint = "pip install 'offsetmgr[spark]'"
+        raise UnsupportedOperation("Spark", f"{missing.name} is not installed", hint) from missing
+    with table_job("offsetmgr", master, settings) as spark:
+        yield spark
+
+
+def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    """Rows as they come, partition by partition of the table, so that their number costs no memory."""
+    for row in table.orderBy("group", "topic", "partition").select(*columns).toLocalIterator():
+        yield tuple(row)
+
+
+@app.command("audit")
+@connected
+def audit(
+    connect: Connect,
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder for what is found.")],
+    offsets_topic: Annotated[
+        str, typer.Option("--offsets-topic", metavar="NAME", help="Kafka's own, or an offset manager's.")
+    ] = "__consumer_offsets",
+    silent_days: Annotated[float, typer.Option("--silent-days", min=0, help="Days without a commit.")] = 7.0,
+    gap_minutes: Annotated[int, typer.Option("--gap", metavar="MINUTES", min=1, help="What counts as a gap.")] = 60,
+    master: Master = None,
+    conf: Conf = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Read the offsets topic itself: latest offsets, commit history, silent groups, tombstones, expiry and lag as
+    Parquet tables, and a page (index.html) that needs no Spark to be read.
+
+    The exit code is 1 where records of the topic could not be read; they are in the table "unreadable".
+    """
+    bootstrap = connect.bootstrap()
+    if bootstrap is None:
+        raise UsageError("spark audit", "no brokers are known", "add --bootstrap-server")
+    cluster = connect.cluster_at(bootstrap, connect.resolved.connection)
+    with _spark(master, conf) as spark:
+        from offsetmgr.clock import SystemClock
+        from offsetmgr.spark.audit import run
+
+        log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", bootstrap)
+        log = log.option("topic", offsets_topic).option("timeout", connect.resolved.connection.timeout_ms)
+        if connect.resolved.connection.kafka:
+            if connect.flags.command_config is None:
+                why = "the credentials of a context do not reach the executors"
+                raise UsageError("spark audit", why, "name the file: --command-config FILE, there on every machine")
+            log = log.option("commandConfig", str(Path(connect.flags.command_config).absolute()))
+        options = run.AuditOptions(SystemClock().now_ms(), silent_days, gap_minutes * _MINUTE_MS)
+        tables = run.run_audit(spark, log.load(), cluster, folder, options)
+        counts = {name: tables[name].count() for name in run.TABLES}
+        write_rows(
+            _TABLES, ((name, counts[name], str(folder / name), what) for name, what in run.TABLES.items()), output
+        )
+    if counts[run.UNREADABLE]:
+        note(f"{count_of(counts[run.UNREADABLE], 'record')} could not be read")
+        raise typer.Exit(FAILED)
+
+
+@app.command("diff")
+@connected
+def diff(
+    connect: Connect,
+    source: From,
+    target: To,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    from_config: FromConfig = None,
+    to_config: ToConfig = None,
+    master: Master = None,
+    conf: Conf = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show where two stores disagree, read and compared by Spark's executors; the exit code is 1 on any difference."""
+    names = require_groups(group, all_groups)
+    with _spark(master, conf) as spark:
+        from offsetmgr.operations.selection import TopicSelection
+        from offsetmgr.spark.audit.compare import differences
+        from offsetmgr.spark.copying import store_table
+
+        topics, sides, held = TopicSelection.parse(topic or []), [], []
+        for uri, file in ((source, from_config), (target, to_config)):
+            config = connect.connection(file)
+            held.append(connect.store(uri, config).capabilities)
+            sides.append(store_table(spark, uri, groups=names, topics=topics, errors=True, config=config))
+        found = differences(sides[0], sides[1], (held[0], held[1])).persist()
+        columns = ("left_offset", "right_offset", "left_metadata", "right_metadata", "error")
+        count = write_rows(_DIFFERENCES, _sorted(found, ("group", "topic", "partition", "kind", *columns)), output)
+    if count:
+        note(count_of(count, "difference"))
+        raise typer.Exit(FAILED)
+    note("no difference")
+
+
+@app.command("copy")
+@connected
+def copy(
+    connect: Connect,
+    source: From,
+    target: To,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    execute: Execute = False,
+    from_config: FromConfig = None,
+    to_config: ToConfig = None,
+    master: Master = None,
+    conf: Conf = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Copy committed offsets from one store to another by Spark's executors: forward only, each write conditional.
+
+    Shown are the offsets that would be copied; with --execute, those that were not, and the exit code is 1 if there
+    are any. For a migration that can be undone, use migrate.
+    """
+    names = require_groups(group, all_groups)
+    with _spark(master, conf) as spark:
+        from offsetmgr.operations.selection import TopicSelection
+        from offsetmgr.spark.copying import copy as copied
+        from offsetmgr.spark.copying import store_table
+
+        topics = TopicSelection.parse(topic or [])
+        rows = store_table(spark, source, groups=names, topics=topics, config=connect.connection(from_config))
+        if not execute:
+            count = write_rows(_PLANNED, _sorted(rows, ("group", "topic", "partition", "offset")), output)
+            note(f"{count_of(count, 'offset')} would be copied; nothing was written, --execute does it")
+            return
+        outcomes = copied(rows, target, config=connect.connection(to_config)).persist()
+        counts = {row["verdict"]: row["count"] for row in outcomes.groupBy("verdict").count().collect()}
+        failed = outcomes.where("verdict = 'failed'")
+        columns = ("group", "topic", "partition", "offset", "verdict", "before", "error")
+        write_rows(_OUTCOMES, _sorted(failed, columns), output)
+        guarded = outcomes.where("not atomic").count()
+    told = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("written", "unchanged", "failed"))
+    note(f"{told}{f'; not atomic: {guarded:,}' if guarded else ''}")
+    if counts.get("failed"):
+        raise typer.Exit(FAILED)
