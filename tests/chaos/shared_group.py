@@ -169,7 +169,11 @@ class SharedGroup:
         """Carries out a change; then all partitions must soon be owned as the assignment says, each once."""
         began = _now_ms()
         act()
-        done = _now_ms()
+        self._owned_soon(what, began, _now_ms())
+
+    def _owned_soon(self, what: str, began: int, done: int) -> None:
+        """Waits until all is owned: `OWNED_WITHIN_S` at most from ``done``, or from the last session's end after
+        ``began`` where that is later (both in ms since 1970)."""
         wait_for(self.settled, f"{self.strategy}: all owned after: {what}", 60)
         now = _now_ms()
         history = group_history(self._zookeeper.folder / "data", _CHROOT, self.name)
@@ -205,11 +209,12 @@ class SharedGroup:
     def expire(self, member: AnyMember) -> None:
         """Frozen until ZooKeeper has given its session up, then woken: it registers anew."""
         before = self._registered(member)
+        began = _now_ms()
         member.freeze()
         try:
             wait_for(lambda: self._registered(member) is None, "the session's end", 30)
             self._remove(member)
-            wait_for(self.settled, "the others have taken over", 30)
+            self._owned_soon("a frozen member's session has ended", began, began)
         finally:
             member.thaw()
         wait_for(lambda: self._registered(member) not in (None, before), "a new registration", 30)
