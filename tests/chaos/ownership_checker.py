@@ -5,7 +5,9 @@ The reasons: the member's session was ended by the server (it was killed, frozen
 after the last committed offset. Two more are faults of the old consumer alone, and counted apart:
 
 - *early read*: it reads the committed offset before it claims the partition, so it may begin at an offset that the
-  owner before has committed past in between (fetchOffsets before reflectPartitionOwnershipDecision).
+  owner before has committed past in between (fetchOffsets before reflectPartitionOwnershipDecision). Only what another
+  old consumer committed is excused, and only within `EARLY_MS`: a Python owner keeps a partition for longer than that
+  after its last commit, which is what it does so for.
 - *late old consumer*: after its session has expired it goes on until its client tells it so, and then it may commit
   without a condition, over the new owner's offset.
 """
@@ -17,11 +19,14 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from zookeeper_history import Commit, GroupHistory, Life
 
 from offsetmgr.model import TopicPartition
+
+EARLY_MS: Final = 1000
+"""From an old consumer's reading to its claim, at most: the default of `ConsumerSettings.release_delay_ms`."""
 
 
 class Handed(NamedTuple):
@@ -163,8 +168,12 @@ class _Judge:
         return earlier[-1].offset if earlier else 0
 
     def _early(self, life: Life, offset: int) -> bool:
-        """Whether a commit past this message came shortly before the life began: an early read may have missed it."""
-        return any(
-            commit.zxid < life.created_zxid and commit.offset > offset and life.created_ms - commit.time_ms < 10_000
-            for commit in self._commits[life.partition]
+        """Whether the commits past this message, which an early read may have missed, are old consumers' and came
+        shortly before the life began."""
+        before = [commit for commit in self._commits[life.partition] if commit.zxid < life.created_zxid]
+        read = max((at for at, c in enumerate(before) if c.offset <= offset), default=-1)
+        missed = before[read + 1 :]
+        return bool(missed) and all(
+            life.created_ms - commit.time_ms < EARLY_MS and self._history.members.get(commit.session) in self._old
+            for commit in missed
         )

@@ -98,15 +98,46 @@ def test_a_message_of_an_expired_owner_is_excused_from_its_last_commit_on(commit
     assert verdict.excused == ({"after the last commit of an expired member": 1} if excused else {})
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_an_early_read_is_excused_for_old_consumers_only(old: bool) -> None:
-    handed = [*what_they_handed_out()[:2], *(one._replace(old=old) for one in what_they_handed_out()[2:])]
-    twice = [*handed, Handed("g_b", old, ORDERS, 1, 2150)]
+@pytest.mark.parametrize(
+    ("first_old", "second_old", "excused"),
+    [(True, True, True), (True, False, False), (False, True, False), (False, False, False)],
+)
+def test_an_early_read_is_excused_between_old_consumers_only(first_old: bool, second_old: bool, excused: bool) -> None:
+    old = {"g_a": first_old, "g_b": second_old}
+    twice = [*what_they_handed_out(), Handed("g_b", False, ORDERS, 1, 2150)]
 
-    verdict = judge(a_sound_history(), twice, {ORDERS: 4})
+    verdict = judge(a_sound_history(), [one._replace(old=old[one.member]) for one in twice], {ORDERS: 4})
 
-    assert bool(verdict.findings) is not old
-    assert verdict.excused == ({"early read of an old consumer": 1} if old else {})
+    assert bool(verdict.findings) is not excused
+    assert verdict.excused == ({"early read of an old consumer": 1} if excused else {})
+
+
+@pytest.mark.parametrize(("committed_ms", "excused"), [(1101, True), (1100, False)])
+def test_an_early_read_is_excused_for_as_long_as_a_python_owner_would_have_waited(
+    committed_ms: int, excused: bool
+) -> None:
+    history = a_sound_history()
+    history.commits[0] = replace(history.commits[0], time_ms=committed_ms)
+    twice = [one._replace(old=True) for one in (*what_they_handed_out(), Handed("g_b", True, ORDERS, 1, 2150))]
+
+    verdict = judge(history, twice, {ORDERS: 4})
+
+    assert bool(verdict.findings) is not excused
+    assert verdict.excused == ({"early read of an old consumer": 1} if excused else {})
+
+
+def test_an_early_read_that_missed_more_than_the_last_commit_is_judged_by_the_first_one_missed() -> None:
+    history = a_sound_history()
+    history.commits.insert(0, Commit(ORDERS, 1, 15, 1050, 1))
+    handed = [one._replace(old=True) for one in what_they_handed_out()]
+
+    again_from_1 = judge(history, [*handed, Handed("g_b", True, ORDERS, 1, 2150)], {ORDERS: 4})
+    again_from_0 = judge(history, [*handed, Handed("g_b", True, ORDERS, 0, 2140)], {ORDERS: 4})
+
+    assert (again_from_1.findings, dict(again_from_1.excused)) == ([], {"early read of an old consumer": 1})
+    assert again_from_0.findings == [
+        "orders-0: 0 handed out by g_a (released) at 1500 and again by g_b at 2140",
+    ]
 
 
 def test_a_commit_of_one_who_does_not_own_is_found() -> None:
