@@ -67,8 +67,8 @@ class Leading:
 
     def next_look(self, view: View) -> float | None:
         """Seconds until a round may find something although nothing changes; None: it never will."""
-        barrier = view.seen.barrier()
-        if self._idle is None or barrier is None:
+        barrier, open_ = view.seen.barrier(), view.seen.open_
+        if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
         over_in = (barrier.period.end_ms + self._grace_ms - self._clock.now_ms()) / 1000
         due_in = self._looked + self._pause - self._clock.monotonic()

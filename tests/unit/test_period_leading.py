@@ -1,0 +1,119 @@
+"""When a leader looks again although nothing changes, and what it takes for the partitions that there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offsetmgr.errors import Unreachable
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.leading import Idle, Leading
+from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
+from offsetmgr.period.room import Room, View
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.turning import Leader, Seen, Turn
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+LEADER = Leader("m", 7)
+OPEN = OpenNode(Schedule(0, 10_000), 0, "m", 7, 0)
+
+
+class Time:
+    """A clock that is set by hand; both of its hands show the same."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.s * 1000)
+
+    def monotonic(self) -> float:
+        return self.s
+
+
+class Writes(Room):
+    """What a leader would write; ZooKeeper takes everything."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.reports: list[ProgressNode] = []
+
+    def turn(self, turn: Turn, view: View) -> bool:
+        self.turns.append(turn)
+        return True
+
+    def report(self, node: ProgressNode, version: int | None) -> bool:
+        self.reports.append(node)
+        return True
+
+    def forget(self, members: object, view: View) -> None:
+        """Nobody has died."""
+
+
+def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> View:
+    seen = Seen(open_, PartitionsNode(open_.number, frozenset({A0, A1})), {"m": ProgressNode("m", 7, finished)})
+    return View(seen, 3, 3, {"m": 1})
+
+
+def leading(time: Time, idle: Idle | None) -> Leading:
+    return Leading(OPEN.schedule, lambda: [A0, A1], idle, 2_000, 100, time)
+
+
+def test_a_leader_without_anything_to_look_at_sleeps_until_it_is_woken() -> None:
+    time = Time()
+    assert leading(time, None).next_look(view({})) is None
+    with_idle = leading(time, lambda _period, held: held)
+    assert with_idle.next_look(view({}, replace(OPEN, stopped="aborted"))) is None, "never again"
+
+
+def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passed_and_then_more_and_more_rarely() -> (
+    None
+):
+    time, asked = Time(), []
+
+    def idle(_period: object, held: object) -> list[TopicPartition]:
+        asked.append(held)
+        return []
+
+    leader, room = leading(time, idle), Writes()
+    assert not leader.step(room, view({A0: 0}), LEADER)
+    assert (asked, leader.next_look(view({A0: 0}))) == ([], 12.0)
+    time.s = 12.0
+    pauses = []
+    for _ in range(7):
+        assert not leader.step(room, view({A0: 0}), LEADER)
+        pauses.append(pause := leader.next_look(view({A0: 0})))
+        assert pause is not None
+        time.s += pause
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert asked == [[A1]] * 7
+
+
+def test_what_is_idle_is_reported_in_the_leaders_name_and_nothing_else_is() -> None:
+    time = Time()
+    time.s = 12.0
+    leader, room = leading(time, lambda _period, _held: [A1, TopicPartition("foreign", 1)]), Writes()
+    assert leader.step(room, view({A0: 0}), LEADER)
+    assert room.reports == [ProgressNode("m", 7, {A0: 0, A1: 0}, frozenset({A1}))]
+
+
+@pytest.mark.parametrize("answer", [[], Unreachable("kafka", "is down")])
+def test_partitions_that_are_not_known_anew_are_those_of_before(answer: object) -> None:
+    def topics() -> list[TopicPartition]:
+        if isinstance(answer, Unreachable):
+            raise answer
+        return []
+
+    leader, room = Leading(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
+    assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
+    assert [turn.partitions.partitions for turn in room.turns] == [{A0, A1}]
+
+
+def test_a_cluster_is_asked_only_where_a_period_opens() -> None:
+    asked = []
+    leader = Leading(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-returns-value]
+    assert not leader.step(Writes(), view({A0: 0}), LEADER)
+    assert asked == []
+    assert leader.step(Writes(), view({A0: 0, A1: 0}), LEADER)
+    assert asked == [1]
