@@ -1,4 +1,4 @@
-"""``offsetmgr migrate``: plan, apply, status, verify, finalize, rollback, mirror."""
+"""``offsetmgr migrate``: plan, apply, status, verify, finalize, rollback, mirror; `switch` has a module of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import switch
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -486,3 +487,6 @@ def mirror_command(
         write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
     if bad:
         raise typer.Exit(1)
+
+
+app.add_typer(switch.app)

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import InvalidUri
 from offsetmgr.stores.base import OffsetStore
+
+if TYPE_CHECKING:
+    from offsetmgr.switching.follower import Lease
+    from offsetmgr.switching.store import SwitchedStore
+    from offsetmgr.zookeeper.session import ZookeeperSession
 
 EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:9192, dual:NAME, file:offsets.avro"
 _OPTIONS: Final = {
@@ -20,9 +25,13 @@ _OPTIONS: Final = {
     "kafka": set[str](),
     "manager": set[str](),
     "dual": {"primary", "secondary"},
+    "switched": {"zookeeper", "kafka", "start"},
     "file": {"format", "group"},
 }
 _LAYOUTS: Final = ("0.8", "0.7", "storm")
+_MODES: Final = ("zookeeper", "dual", "kafka")
+_TWO: Final = {"dual": ("primary", "secondary"), "switched": ("zookeeper", "kafka")}
+"""Stores of two others, and how these are called."""
 _ROOT: Final = re.compile("(/(?!\\.{1,2}(/|$))[^/]+)+")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d+))?")
 
@@ -48,7 +57,7 @@ def parse_uri(uri: str) -> StoreUri:
     if kind == "file" and body.startswith("///"):
         body = body[2:]
     options = _parse_options(shown, kind, query)
-    if kind in ("file", "dual"):
+    if kind == "file" or kind in _TWO:
         return _without_servers(shown, kind, body, options)
     if not body.startswith("//"):
         raise InvalidUri(f"store {shown!r}", f"{kind}: must be followed by //HOST:PORT", f"as in {EXAMPLES}")
@@ -106,13 +115,18 @@ def _without_servers(shown: str, kind: str, body: str, options: dict[str, str]) 
         if not body:
             raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {EXAMPLES}")
         return StoreUri(kind, unquote(body), "", options)
-    inner = {"primary", "secondary"} & set(options)
+    first, second = _TWO[kind]
+    inner = {first, second} & set(options)
     if bool(body) == bool(inner) or (inner and len(inner) != 2):
+        example = {"primary": "kafka%3A%2F%2Fh%3A9092", "kafka": "kafka%3A%2F%2Fh%3A9092"}
+        query = "&".join(f"{name}={example.get(name, 'zookeeper%3A%2F%2Fh%3A2181')}" for name in (first, second))
         raise InvalidUri(
             f"store {shown!r}",
-            "needs either the name of a [store.NAME] section, or both primary and secondary",
-            "as in dual:NAME, or dual:?primary=kafka%3A%2F%2Fh%3A9092&secondary=zookeeper%3A%2F%2Fh%3A2181",
+            f"needs either the name of a [store.NAME] section, or both {first} and {second}",
+            f"as in {kind}:NAME, or {kind}:?{query}",
         )
+    if (start := options.get("start", _MODES[0])) not in _MODES:
+        raise InvalidUri(f"store {shown!r}", f"unknown mode {start!r}", f"modes: {', '.join(_MODES)}")
     return StoreUri(kind, unquote(body), "", options)
 
 
@@ -148,7 +162,7 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
         from offsetmgr.stores.snapshot import SnapshotStore
 
         return SnapshotStore(parsed.address, format=parsed.options.get("format"), group=parsed.options.get("group"))
-    return _open_dual(uri, config)
+    return open_switched(uri, config) if parsed.kind == "switched" else _open_dual(uri, config)
 
 
 def _open_zookeeper(parsed: StoreUri, config: ConnectionConfig) -> OffsetStore:
@@ -165,9 +179,34 @@ def _open_dual(uri: str, config: ConnectionConfig) -> OffsetStore:
     return DualStore(open_store(inner[0], config), open_store(inner[1], config))
 
 
+def open_switched(
+    uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, Lease] | None = None
+) -> SwitchedStore:
+    """The switched store at ``uri``; with ``bound`` it lives in that member's session. Raises `InvalidUri`."""
+    from offsetmgr.migration.phases import Phase
+    from offsetmgr.stores.switched import SwitchedPlaces
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+    from offsetmgr.switching.store import SwitchedStore
+
+    zookeeper, kafka = inner_uris(uri, config)
+    parsed = parse_uri(zookeeper)
+    connect = parsed.address + parsed.path
+
+    def open_places(session: ZookeeperSession) -> SwitchedPlaces:
+        first = ZookeeperStore(connect, config=config)
+        first.session = session
+        return SwitchedPlaces(first, open_store(kafka, config))
+
+    start = parse_uri(uri).options.get("start")
+    return SwitchedStore(uri, connect, open_places, config, start=None if start is None else Phase(start), bound=bound)
+
+
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
-    """The primary's and the secondary's URI of a dual store. Raises `InvalidUri`."""
+    """The two URIs of a dual store (primary, secondary) or of a switched one (ZooKeeper's, Kafka's).
+
+    Raises `InvalidUri`."""
     parsed = parse_uri(uri)
+    names = _TWO[parsed.kind]
     settings = parsed.options
     if parsed.address:
         if parsed.address not in config.stores:
@@ -176,12 +215,14 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
                 f"store {uri!r}", f"the config file has no [store.{parsed.address}]", f"stores there: {known}"
             )
         settings = dict(config.stores[parsed.address])
-        if set(settings) != {"primary", "secondary"}:
-            raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both primary and secondary")
-    inner = (settings["primary"], settings["secondary"])
+        if set(settings) != set(names):
+            raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both {names[0]} and {names[1]}")
+    inner = (settings[names[0]], settings[names[1]])
+    if parsed.kind == "switched":
+        return _switchable(uri, inner)
     for one in inner:
-        if parse_uri(one).kind == "dual":
-            raise InvalidUri(f"store {redact(uri)!r}", "a dual store cannot stand inside another")
+        if (kind := parse_uri(one).kind) in _TWO:
+            raise InvalidUri(f"store {redact(uri)!r}", f"a {kind} store cannot stand inside another")
     if len({parse_uri(one).options.get("layout") == "0.7" for one in inner}) > 1:
         raise InvalidUri(
             f"store {redact(uri)!r}",
@@ -191,15 +232,25 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
     return inner
 
 
+def _switchable(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
+    """Raises `InvalidUri` unless the first is a ZooKeeper in Kafka's layout and the second speaks Kafka's protocol."""
+    zookeeper, kafka = parse_uri(inner[0]), parse_uri(inner[1])
+    if zookeeper.kind != "zookeeper" or zookeeper.options.get("layout", "0.8") != "0.8":
+        raise InvalidUri(f"store {redact(uri)!r}", "its zookeeper must be zookeeper://HOST:PORT/CHROOT, layout 0.8")
+    if kafka.kind not in ("kafka", "manager"):
+        raise InvalidUri(f"store {redact(uri)!r}", "its kafka must be kafka://HOST:PORT or manager://HOST:PORT")
+    return inner
+
+
 def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
-    """The Kafka brokers that a store's URI names (its own, or one of a dual store's two), or None.
+    """The Kafka brokers that a store's URI names (its own, or one of the two of a dual or switched one), or None.
 
     A manager's listener counts as one: it answers for the logs of the cluster behind it.
     """
     parsed = parse_uri(uri)
     if parsed.kind in ("kafka", "manager"):
         return parsed.address
-    if parsed.kind == "dual":
+    if parsed.kind in _TWO:
         return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
     return None
 
@@ -210,6 +261,6 @@ def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
     parsed = parse_uri(uri)
     if parsed.kind == "zookeeper":
         return None if parsed.options.get("layout") == "storm" else parsed.address + parsed.path
-    if parsed.kind == "dual":
+    if parsed.kind in _TWO:
         return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)
     return None

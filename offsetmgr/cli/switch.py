@@ -1,0 +1,240 @@
+"""``offsetmgr migrate switch``: a group changes where its offsets are while its members run."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, Yes, connected
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
+from offsetmgr.cli.stopping import stopping
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.model import TopicPartition
+    from offsetmgr.stores.base import Change, OffsetStore
+    from offsetmgr.switching.evidence import Evidence, Picture
+    from offsetmgr.switching.nodes import Follower
+    from offsetmgr.switching.switch import Record, Switch
+
+app = typer.Typer()
+
+SESSION_TIMEOUT_MS: Final = 10_000
+"""Of the switch: so long after its end the members of a switch that was killed go back to the old mode."""
+COLUMNS: Final = (
+    Column("group"),
+    Column("member"),
+    Column("host"),
+    Column("process", right=True),
+    Column("epoch", right=True, optional=True),
+    Column("held_at", time=True, optional=True, title="STOPPED"),
+    Column("followed_at", time=True, optional=True, title="FOLLOWED"),
+)
+
+
+class Mode(StrEnum):
+    """What ``--to`` takes."""
+
+    ZOOKEEPER = "zookeeper"
+    DUAL = "dual"
+    KAFKA = "kafka"
+
+
+@app.command("switch")
+@connected
+def switch_command(
+    connect: Connect,
+    group: OneGroup,
+    to: Annotated[Mode, typer.Option("--to", help="Where the group's offsets shall be.")],
+    declare: Annotated[
+        bool, typer.Option("--declare", help="Say it for the first time: where the members commit already.")
+    ] = False,
+    ack_timeout: Annotated[
+        int,
+        typer.Option("--ack-timeout", metavar="MS", min=1, help="How long to wait for all members to stop committing."),
+    ] = 30_000,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Go on waiting after that, until Ctrl-C, instead of going back.")
+    ] = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    format: Format = OutputFormat.TABLE,
+) -> None:
+    """Change where a group's offsets are while its members run: zookeeper, dual, kafka, and back.
+
+    For members that follow (offsets=switched of ZookeeperConsumer, and every program that commits to a switched:
+    store). They stop committing, what the kept store lacks is copied, both stores are compared, and they go on in the
+    new mode; consuming goes on meanwhile. Killed at any moment, either nothing has changed or everything. Name both
+    stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
+    """
+    from offsetmgr.migration.phases import Phase
+    from offsetmgr.switching.switch import Switch
+    from offsetmgr.zookeeper.session import ZookeeperSession
+
+    zookeeper, kafka = _stores(connect)
+    connection = connect.resolved.connection
+    mode = Phase(to.value)
+    first, second = connect.store(zookeeper), connect.store(kafka)
+    with (
+        ZookeeperSession(_connect_string(zookeeper), connection, session_timeout_ms=SESSION_TIMEOUT_MS) as session,
+        stopping("the switch goes back to the old mode") as stop,
+    ):
+        switch = Switch(
+            session,
+            group,
+            first,
+            second,
+            connect.cluster_at(_brokers(kafka), connection),
+            who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
+            record=_recorder(group, before_image),
+            tell=lambda step: note(f"{group}: {SAID[step]}"),
+            waiting=_say_waiting(),
+            stop=stop,
+        )
+        if declare:
+            _declare(switch, group, mode, execute=execute, yes=yes)
+            return
+        picture = switch.look(mode)
+        _show_before(picture, group, mode, format if not execute else OutputFormat.TABLE, quiet=execute)
+        switch.check(picture, mode)
+        change = f"{picture.seen.storage.mode.value} -> {mode.value}"
+        if not execute:
+            note(f"dry run: would switch group {group} {change}; nothing was changed")
+            note("hint: add --execute to do it")
+            return
+        confirm(f"switch group {group} {change}, with {len(picture.followers)} members?", yes=yes)
+        evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay)
+    _show_after(evidence, format)
+    if evidence.late:
+        raise typer.Exit(FAILED)
+
+
+SAID: Final = {
+    "held": "its members are asked to stop committing",
+    "acknowledged": "all of them have stopped",
+    "copied": "the store that is kept has been looked after",
+    "compared": "both stores are compared, and nobody has committed",
+    "settled": "the new mode holds",
+    "followed": "asked who goes by it",
+}
+
+
+def _stores(connect: Connect) -> tuple[str, str]:
+    """The URIs of the ZooKeeper and of the Kafka side."""
+    from offsetmgr.stores.uri import bootstrap_of, inner_uris, parse_uri, zookeeper_of
+
+    store, connection = connect.resolved.store, connect.resolved.connection
+    if store is not None and parse_uri(store).kind == "switched":
+        return inner_uris(store, connection)
+    found = zookeeper_of(store, connection) if store else None
+    brokers = (bootstrap_of(store, connection) if store else None) or connect.resolved.bootstrap_server
+    if found is None or brokers is None:
+        raise UsageError(
+            "migrate switch",
+            "needs both stores",
+            "add --zookeeper HOST:PORT/CHROOT and --bootstrap-server, or --store switched:NAME",
+        )
+    return f"zookeeper://{found}", f"kafka://{brokers}"
+
+
+def _connect_string(zookeeper: str) -> str:
+    from offsetmgr.stores.uri import parse_uri
+
+    parsed = parse_uri(zookeeper)
+    return parsed.address + parsed.path
+
+
+def _brokers(kafka: str) -> str:
+    from offsetmgr.stores.uri import parse_uri
+
+    return parse_uri(kafka).address
+
+
+def _declare(switch: Switch, group: str, mode: Any, *, execute: bool, yes: bool) -> None:
+    if not execute:
+        note(f"dry run: would say that the offsets of group {group} are in mode {mode.value}; nothing was changed")
+        note("hint: add --execute to do it")
+        return
+    confirm(f"say that the members of group {group} commit in mode {mode.value} already?", yes=yes)
+    switch.declare(mode)
+    note(f"group {group}: mode {mode.value}, because you say so; nothing was moved")
+
+
+def _recorder(group: str, path: str | None) -> Record:
+    """Keeps before-images, as the editing commands do."""
+    from offsetmgr.config import state_folder
+    from offsetmgr.operations.images import header_for, new_path, write_images
+    from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
+
+    def record(store: OffsetStore, changes: Mapping[TopicPartition, Change]) -> None:
+        now_ms = SystemClock().now_ms()
+        file = Path(path) if path else new_path(state_folder() / "before-images", "migrate switch", now_ms)
+        proposed = tuple(
+            ProposedChange(tp, change.expected, change.after)
+            for tp, change in sorted(changes.items())
+            if change.expected is not None
+        )
+        with Proposal.of([GroupProposal(group, proposed)]) as proposal:
+            write_images(file, proposal, header_for(store.uri, store.identity()))
+        note(f"{group}: copies {len(proposed)} offsets into {store.uri}; before-images: {file}")
+
+    return record
+
+
+def _say_waiting() -> Any:
+    said: set[str] = set()
+
+    def waiting(late: list[Follower]) -> None:
+        for follower in late:
+            if follower.name not in said:
+                said.add(follower.name)
+                note(f"waiting for {follower}")
+
+    return waiting
+
+
+def _show_before(picture: Picture, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
+    storage = picture.seen.storage
+    note(f"group {group}: {storage.mode.value}, epoch {storage.epoch}, by {storage.who}; to {to.value}")
+    if not quiet:
+        rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in picture.followers]
+        write_rows(COLUMNS, rows, format)
+    if not picture.followers:
+        note("nobody follows it now")
+    for tp, change in picture.copies.items():
+        before = getattr(change.expected, "offset", "no offset")
+        note(f"would copy {tp}: {before} -> {change.after.offset if change.after else None}")
+
+
+def _show_after(evidence: Evidence, format: OutputFormat) -> None:
+    rows = [
+        (
+            evidence.group,
+            m.name,
+            m.host,
+            m.process,
+            None if m.followed_ms is None else evidence.epoch,
+            m.held_ms,
+            m.followed_ms,
+        )
+        for m in evidence.members
+    ]
+    write_rows(COLUMNS, rows, format)
+    held = (evidence.settled_ms - evidence.began_ms) / 1000
+    note(
+        f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: seen, "
+        f"{len(evidence.members)} members had stopped, {len(evidence.copies)} offsets copied, {evidence.compared} "
+        f"partitions compared; commits waited {held:.1f} s"
+    )
+    for member in evidence.late:
+        note(f"not seen to go by the new mode yet (it commits nothing in the old one): {member.name} on {member.host}")

@@ -1,0 +1,124 @@
+"""What the nodes of a switch say, which offsets must be copied, and what a switched store's URI may be: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.migration.phases import Phase
+from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change
+from offsetmgr.stores.uri import bootstrap_of, inner_uris, open_store, parse_uri, zookeeper_of
+from offsetmgr.switching.balance import ahead, behind
+from offsetmgr.switching.follower import back
+from offsetmgr.switching.records import (
+    FollowerNode,
+    Storage,
+    SwitcherNode,
+    decode_follower,
+    decode_storage,
+    decode_switcher,
+    encode_follower,
+    encode_storage,
+    encode_switcher,
+)
+
+URI = "switched:?zookeeper=zookeeper%3A%2F%2Fz%3A2181%2Fk&kafka=kafka%3A%2F%2Fb%3A9092"
+
+
+def test_the_nodes_are_json_with_a_version() -> None:
+    held = Storage(Phase.DUAL, 7, "ann on h", 1_700_000_000_000, Phase.KAFKA)
+
+    assert encode_storage(held) == (
+        b'{"version":1,"mode":"dual","epoch":7,"who":"ann on h","when":1700000000000,"turning":"kafka"}'
+    )
+    assert encode_follower(FollowerNode(7, "h", 12)) == b'{"version":1,"epoch":7,"host":"h","process":12}'
+    assert encode_switcher(SwitcherNode("ann")) == b'{"version":1,"who":"ann"}'
+
+
+def test_what_was_written_is_read() -> None:
+    for storage in (Storage(Phase.ZOOKEEPER, 1, "a", 2), Storage(Phase.KAFKA, 2, "b", 3, Phase.DUAL)):
+        assert decode_storage("/s", encode_storage(storage)) == storage
+    assert decode_follower("/s/m", encode_follower(FollowerNode(3, "h", 4))) == FollowerNode(3, "h", 4)
+    assert decode_switcher("/w", encode_switcher(SwitcherNode("x"))) == SwitcherNode("x")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", Unreadable),
+        (b"kafka", Unreadable),
+        (b"[]", Unreadable),
+        (b'{"version":2,"mode":"kafka"}', UnknownVersion),
+        (b'{"version":1,"mode":"file","epoch":1,"who":"","when":1,"turning":null}', Unreadable),
+        (b'{"version":1,"mode":"kafka","epoch":-1,"who":"","when":1,"turning":null}', Unreadable),
+        (b'{"version":1,"mode":"kafka","epoch":true,"who":"","when":1,"turning":null}', Unreadable),
+        (b'{"version":1,"mode":"kafka","epoch":1,"who":"","when":1}', Unreadable),
+        (b'{"version":1,"mode":"kafka","epoch":1,"who":5,"when":1,"turning":null}', Unreadable),
+    ],
+)
+def test_what_cannot_be_understood_is_never_a_mode(data: bytes, kind: type[OffsetMgrError]) -> None:
+    with pytest.raises(kind, match="/offsetmgr/groups/g/storage"):
+        decode_storage("/offsetmgr/groups/g/storage", data)
+
+
+def test_going_back_is_a_new_epoch_of_the_old_mode() -> None:
+    held = Storage(Phase.DUAL, 7, "ann", 5, Phase.KAFKA)
+
+    assert back(held, "bob", 9) == Storage(Phase.DUAL, 8, "bob", 9, None)
+
+
+def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> None:
+    equal, lower, missing, higher, alone = (TopicPartition("t", n) for n in range(5))
+    kept = {
+        equal: Committed(5),
+        lower: Committed(3, version=2),
+        missing: ABSENT,
+        higher: Committed(9),
+        alone: Committed(1),
+    }
+    other = {equal: Committed(5), lower: Committed(5, "m", 4), missing: Committed(0), higher: Committed(8)}
+
+    assert behind(kept, other) == {
+        lower: Change(OffsetAndMetadata(5, "m", 4), Committed(3, version=2)),
+        missing: Change(OffsetAndMetadata(0), ABSENT),
+    }
+    assert ahead(kept, other) == {lower: (3, 5), missing: (None, 0)}
+
+
+def test_a_switched_store_is_made_of_a_zookeeper_and_a_kafka() -> None:
+    config = ConnectionConfig(stores={"x": {"zookeeper": "zookeeper://z:2181", "kafka": "manager://m:9192"}})
+
+    assert inner_uris(URI, ConnectionConfig()) == ("zookeeper://z:2181/k", "kafka://b:9092")
+    assert (zookeeper_of(URI, config), bootstrap_of(URI, config)) == ("z:2181/k", "b:9092")
+    assert inner_uris("switched:x", config) == ("zookeeper://z:2181", "manager://m:9192")
+    assert open_store(URI + "&start=dual").uri == URI + "&start=dual"
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("switched:", "needs either the name"),
+        (URI + "&start=both", "unknown mode 'both'"),
+        ("switched:?zookeeper=zookeeper%3A%2F%2Fz%3A2181", "needs either the name"),
+        ("switched:?primary=a&secondary=b", "unknown option 'primary'"),
+    ],
+)
+def test_a_uri_that_is_none(uri: str, why: str) -> None:
+    with pytest.raises(InvalidUri, match=why):
+        parse_uri(uri)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"zookeeper": "kafka://h:1", "kafka": "kafka://h:1"},
+        {"zookeeper": "zookeeper://h:1?layout=0.7", "kafka": "kafka://h:1"},
+        {"zookeeper": "zookeeper://h:1", "kafka": "file:x.avro"},
+        {"primary": "kafka://h:1", "secondary": "zookeeper://h:1"},
+    ],
+)
+def test_stores_between_which_nothing_can_be_switched(inner: dict[str, str]) -> None:
+    with pytest.raises(InvalidUri):
+        open_store("switched:x", ConnectionConfig(stores={"x": inner}))
