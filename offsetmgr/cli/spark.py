@@ -108,6 +108,8 @@ def audit(
     with _spark(master, conf) as spark:
         from offsetmgr.clock import SystemClock
         from offsetmgr.spark.audit import run
+        from offsetmgr.spark.audit.figures import page_data
+        from offsetmgr.spark.audit.page import PAGE, page
 
         log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", bootstrap)
         log = log.option("topic", offsets_topic).option("timeout", connect.resolved.connection.timeout_ms)
@@ -119,9 +121,12 @@ def audit(
         options = run.AuditOptions(SystemClock().now_ms(), silent_days, gap_minutes * _MINUTE_MS)
         tables = run.run_audit(spark, log.load(), cluster, folder, options)
         counts = {name: tables[name].count() for name in run.TABLES}
+        data = page_data(tables, cluster, f"{offsets_topic} of {bootstrap}", options.now_ms)
+        (folder / PAGE).write_text(page(data), encoding="utf-8")
         write_rows(
             _TABLES, ((name, counts[name], str(folder / name), what) for name, what in run.TABLES.items()), output
         )
+    note(f"to be read: {folder / PAGE}")
     if counts[run.UNREADABLE]:
         note(f"{count_of(counts[run.UNREADABLE], 'record')} could not be read")
         raise typer.Exit(FAILED)

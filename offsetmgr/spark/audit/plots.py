@@ -1,0 +1,80 @@
+"""Plots as inline SVG: lines over time, and bars. Pure text; names are escaped, colours come from the page's style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+Point = tuple[int, float]
+"""A time in milliseconds since 1970, and a value."""
+
+COLOURS: Final = 6
+"""How many lines a plot can tell apart; the page's style has a colour for each."""
+_WIDTH, _HEIGHT = 640, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
+_STEPS: Final = 4
+
+
+def short(value: float) -> str:
+    """A number for an axis: ``950``, ``1.2k``, ``3M``."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
+    """One line for each name, values from 0 up; at most `COLOURS` of them. Without any point, a sentence says so."""
+    points = [point for line in series.values() for point in line]
+    if not points:
+        return f'<p class="none">{escape(title)}: nothing to show.</p>'
+    first, last = min(at for at, _ in points), max(at for at, _ in points)
+    top = max(value for _, value in points) or 1.0
+    span = (last - first) or 1
+
+    def x(at: int) -> float:
+        return _LEFT + (at - first) / span * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">']
+    for step in range(_STEPS + 1):
+        value = top * step / _STEPS
+        parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{short(value)}</text>')
+    for at, anchor in ((first, "start"), (last, "end")) if last > first else ((first, "start"),):
+        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{moment(at)}</text>')
+    legend = []
+    for number, (name, line) in enumerate(series.items()):
+        path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in line)
+        if len(line) == 1:
+            parts.append(f'<circle class="c{number}" cx="{x(line[0][0]):.1f}" cy="{y(line[0][1]):.1f}" r="3"/>')
+        elif path:
+            parts.append(f'<path class="line c{number}" d="M{path}"/>')
+        legend.append(f'<li class="c{number}">{escape(name)}</li>')
+    return "".join([*parts, f'</svg><ul class="legend">{"".join(legend)}</ul>'])
+
+
+def bars(values: Sequence[tuple[str, float]], title: str) -> str:
+    """One bar for each name, with its value written out."""
+    if not values:
+        return f'<p class="none">{escape(title)}: nothing to show.</p>'
+    top = max(value for _, value in values) or 1.0
+    rows = "".join(
+        f'<tr><th>{escape(name)}</th><td class="bar"><svg viewBox="0 0 100 8" preserveAspectRatio="none" '
+        f'aria-hidden="true"><rect class="c0" width="{100 * value / top:.2f}" height="8"/></svg></td>'
+        f'<td class="number">{value:,.0f}</td></tr>'
+        for name, value in values
+    )
+    return f'<table class="bars" aria-label="{escape(title, quote=True)}">{rows}</table>'
+
+
+def moment(at: int) -> str:
+    """``2026-01-31 12:00`` (UTC); what no calendar holds stays a number."""
+    try:
+        return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return str(at)
