@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -40,14 +40,18 @@ class Fetcher:
         *,
         from_smallest: bool,
         queued_max: int,
+        failed: Callable[[OffsetMgrError], None],
     ) -> None:
-        """``queued_max``: messages waiting in one stream before its partitions are paused."""
+        """``queued_max``: messages waiting in one stream before its partitions are paused. ``failed`` is told, in the
+        fetcher's thread and as its last act, why nothing more will be fetched."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
             # The group's topics grow, and a claim may be quicker than librdkafka's own look.
             "topic.metadata.refresh.interval.ms": "3000",
             "reconnect.backoff.max.ms": "1000",
+            # As the old members, who know nothing of transactions: a group reads the same whoever owns a partition.
+            "isolation.level": "read_uncommitted",
             **config.kafka,
             "bootstrap.servers": bootstrap,
             "group.id": group,
@@ -59,7 +63,8 @@ class Fetcher:
         self._desk = desk
         self._from_smallest = from_smallest
         self._queued_max = queued_max
-        self._orders: SimpleQueue[tuple[tuple[Holding, ...], Collection[TopicPartition]]] = SimpleQueue()
+        self._failed = failed
+        self._orders: SimpleQueue[tuple[tuple[Holding, ...], tuple[Holding, ...]]] = SimpleQueue()
         self._current: dict[TopicPartition, Holding] = {}
         self._paused: set[TopicPartition] = set()
         self._stopping = threading.Event()
@@ -78,9 +83,9 @@ class Fetcher:
         """Fetches these as well, each from its ``fetched`` on."""
         self._orders.put((tuple(holdings), ()))
 
-    def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetches these no more."""
-        self._orders.put(((), tuple(partitions)))
+    def remove(self, holdings: Collection[Holding]) -> None:
+        """Fetches these no more; later holdings of the same partitions stay."""
+        self._orders.put(((), tuple(holdings)))
 
     def stop(self) -> None:
         """Ends, and returns when it has."""
@@ -98,24 +103,33 @@ class Fetcher:
                 if not self._current:
                     self._stopping.wait(_WAIT_S)
                     continue
-                for_holdings: dict[Holding, list[Message]] = {}
-                for found in consumer.consume(_BATCH, _WAIT_S):
-                    holding = self._current.get(TopicPartition(found.topic(), found.partition()))
-                    if found.error() is not None:
-                        self._trouble(consumer, found.error(), holding)
-                    elif holding is not None:
-                        for_holdings.setdefault(holding, []).append(_message(found))
-                for holding, messages in for_holdings.items():
-                    self._desk.feed(holding, messages)
+                self._deal_out(consumer, consumer.consume(_BATCH, _WAIT_S))
         except OffsetMgrError as error:
-            self._desk.fail(error)
+            self._failed(error)
         except ck.KafkaException as error:
-            self._desk.fail(error_of(error.args[0], "fetching"))
+            self._failed(error_of(error.args[0], "fetching"))
         except BaseException:
-            self._desk.fail(OffsetMgrError("fetching", "has ended by a defect of offsetmgr", "see the traceback"))
+            self._failed(OffsetMgrError("fetching", "has ended by a defect of offsetmgr", "see the traceback"))
             raise
         finally:
             consumer.close()
+
+    def _deal_out(self, consumer: Any, batch: Iterable[Any]) -> None:
+        """Feeds the desk with a batch. What came before a partition's trouble is fed before it is dealt with, and what
+        comes after it in the batch is left out: where to go on has been decided anew."""
+        for_holdings: dict[Holding, list[Message]] = {}
+        troubled: set[Holding] = set()
+        for found in batch:
+            holding = self._current.get(TopicPartition(found.topic(), found.partition()))
+            if found.error() is not None:
+                if holding is not None:
+                    self._desk.feed(holding, for_holdings.pop(holding, ()))
+                if self._trouble(consumer, found.error(), holding) and holding is not None:
+                    troubled.add(holding)
+            elif holding is not None and holding not in troubled:
+                for_holdings.setdefault(holding, []).append(_message(found))
+        for holding, messages in for_holdings.items():
+            self._desk.feed(holding, messages)
 
     def _obey(self, consumer: Any) -> None:
         """Carries out what was handed in since the last time."""
@@ -124,7 +138,8 @@ class Fetcher:
                 added, removed = self._orders.get_nowait()
             except Empty:
                 return
-            if gone := [tp for tp in removed if tp in self._current]:
+            # A later holding of the same partition may be there already: it is not what was to go.
+            if gone := [one.partition for one in removed if self._current.get(one.partition) is one]:
                 consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in gone])
                 for tp in gone:
                     del self._current[tp]
@@ -153,15 +168,17 @@ class Fetcher:
                 consumer.resume([ck.TopicPartition(*tp)])
                 self._paused.discard(tp)
 
-    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: Holding | None) -> None:
+    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: Holding | None) -> bool:
+        """Whether the partition's position has been, or will be, set anew. Raises what will not go away."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if holding is not None:
                 self._reset(consumer, holding)
-            return
+            return True
         found = error_of(error, "fetching" if holding is None else f"fetching {holding.partition}")
         if isinstance(found, AuthenticationFailed | NotAuthorized):
             raise found
         _LOG.warning("%s", found)
+        return False
 
     def _reset(self, consumer: Any, holding: Holding) -> None:
         """The log does not hold the position: goes on where the settings say."""
@@ -170,7 +187,7 @@ class Fetcher:
             low, high = consumer.get_watermark_offsets(place, timeout=_ASK_S)
         except ck.KafkaException as error:
             _LOG.warning("%s", error_of(error.args[0], f"log of {holding.partition}"))
-            self._orders.put(((holding,), (holding.partition,)))  # which leads here again
+            self._orders.put(((holding,), (holding,)))  # which leads here again
             return
         offset = low if self._from_smallest else high
         _LOG.warning(

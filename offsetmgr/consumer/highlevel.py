@@ -103,7 +103,7 @@ class ZookeeperConsumer:
 
         Raises `PartialFailure` where some could not be committed, after retries.
         """
-        self._desk.done_by(threading.get_ident())
+        self._desk.done_by_caller()
         if self._work is not None:
             self._work.commit("commit")
 
@@ -111,7 +111,7 @@ class ZookeeperConsumer:
         """Stops handing out messages, commits (where ``auto_commit`` is on; what is in this thread's hand included),
         and leaves the group. Can be called again, and from any thread."""
         if self.settings.auto_commit:
-            self._desk.done_by(threading.get_ident())
+            self._desk.done_by_caller()
         self._close()
 
     # --- what it adds ---------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class ZookeeperConsumer:
 
     def _close(self) -> None:
         with self._shut:
-            self._desk.left_by(threading.get_ident())  # nobody can wait for the caller
+            self._desk.left_by_caller()  # nobody can wait for the caller
             if self._work is not None:
                 self._work.close()
             self._desk.close()

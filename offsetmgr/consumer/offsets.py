@@ -10,8 +10,9 @@ froze between the two is overwritten by the owner's next commit.
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -23,10 +24,12 @@ from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Guard, Offse
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.uri import inner_uris, open_store, parse_uri
 from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.connection import parse_connect
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _LOOK_S: Final = 0.05
+_PORT: Final = re.compile(r":[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,29 @@ def _dual(primary: str, secondary: str) -> str:
 
 def _within(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
     """The same store; one in the session's own ZooKeeper is bound to the session, which is closed with it."""
-    if isinstance(store, ZookeeperStore) and store.session.connect == session.connect:
-        store.session = session
+    if isinstance(store, ZookeeperStore):
+        if same_place(store.session.connect, session.connect):
+            store.session = session
+        else:
+            _LOG.warning(
+                "offsets are in %s, and the consumer is registered in %s: two places, as far as the addresses tell, so "
+                "commits are not refused when the consumer's session is over",
+                store.session.connect,
+                session.connect,
+            )
     return store
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two connect strings name the same ensemble and chroot, as far as can be told from them: a server that
+    both name is enough, since they need not list all, nor in the same order. Raises `InvalidUri`."""
+    (hosts, chroot), (other_hosts, other_chroot) = parse_connect(one), parse_connect(other)
+    return chroot == other_chroot and bool(_servers(hosts) & _servers(other_hosts))
+
+
+def _servers(hosts: str) -> set[str]:
+    named = (host.lower() for host in hosts.split(","))
+    return {host if _PORT.search(host) else f"{host}:2181" for host in named}
 
 
 class Lease(Protocol):
@@ -131,22 +154,31 @@ class Offsets:
                 return {}, error
 
     def commit(
-        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset]
+        self,
+        positions: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, Offset],
+        owned: Callable[[TopicPartition], bool],
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, OffsetMgrError]]:
         """Commits, again while that may help: what the store holds now, and the errors of the others.
 
-        ``known`` is what it held before. Where somebody else has written since, the owner's word counts.
+        ``known`` is what it held before. Where somebody else has written since, the owner's word counts: ``owned`` is
+        asked before each write whether that is still us, and what is not is an error.
         """
         left = dict(positions)
         expected = dict(known)
         done: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
+        lost: dict[TopicPartition, OffsetMgrError] = {}
         with self._lock:
             for attempt in range(self._retries + 1):
                 if attempt:
                     self._clock.sleep(self._backoff_s)
+                leased = self._leased()  # which may take a while
+                for tp in [tp for tp in left if not owned(tp)]:
+                    del left[tp]
+                    lost[tp] = Conflict(f"group {self._group}, {tp}", "is not this consumer's any more")
                 errors = {}
-                for tp, outcome in self._write(left, expected).items():
+                for tp, outcome in self._write(left, expected, leased).items():
                     if outcome.error is None:
                         done[tp] = _after(outcome, positions[tp])
                         continue
@@ -157,12 +189,14 @@ class Offsets:
                 left = {tp: offset for tp, offset in left.items() if tp in errors and _again(errors[tp])}
                 if not left:
                     break
-        return done, errors
+        return done, errors | lost
 
     def _write(
-        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset]
+        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset], leased: bool
     ) -> Mapping[TopicPartition, ChangeOutcome]:
-        if not self._leased():
+        if not positions:
+            return {}
+        if not leased:
             late = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may be over")
             return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, late))
         versioned = not self.forgets

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
-from offsetmgr.clock import SystemClock
+from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.consumer.fetching import Fetcher
@@ -46,6 +46,7 @@ class Partitions:
         settings: ConsumerSettings,
         desk: Desk,
         stream_of: StreamOf,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._desk = desk
@@ -60,12 +61,14 @@ class Partitions:
             desk,
             from_smallest=settings.from_smallest,
             queued_max=settings.queued_max_messages,
+            failed=self._fetching_failed,
         )
         self._offsets: Offsets | None = None
         self._closing = threading.Event()
         self._committing = threading.Lock()
         self._committer: threading.Thread | None = None
-        self._refreshed = SystemClock().monotonic()
+        self._clock = clock or SystemClock()
+        self._refreshed = self._clock.monotonic()
 
     def start(self) -> None:
         self._fetcher.start()
@@ -100,6 +103,7 @@ class Partitions:
             retries=settings.offsets_commit_max_retries,
             backoff_s=settings.offsets_backoff_ms / 1000,
             patience_s=settings.zookeeper_session_timeout_ms / 1000,
+            clock=self._clock,
         )
         self._desk.grant(lease.valid)
 
@@ -120,23 +124,28 @@ class Partitions:
         self._fetcher.add(begun)
         return claimed.keys() - positions.keys()
 
-    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:
+    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:  # noqa: ARG002 - of the protocol
         """As `Holder.stop`. Without automatic commits what was consumed since the last commit is not committed here
         either, as in the old consumer.
 
         The old consumer reads the committed offsets *before* it claims. If it does so while we commit and release, it
-        may begin at the offset from before our commit. So partitions are kept for a moment after their last commit: an
-        attempt that read too early finds our node still there, fails, and reads again. Whoever has written over our
-        commit meanwhile (an old consumer whose session has expired) is corrected.
+        may begin at the offset from before our commit. So partitions are kept for a moment after their last commit,
+        whoever asked for that: an attempt that read too early finds our node still there, fails, and reads again.
+        Leaving the group is no exception, since the others may be dividing the partitions for another reason at that
+        time. Whoever has written over our commit meanwhile (an old consumer whose session has expired) is corrected.
         """
         settings = self._settings
         stopped = self._desk.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
         holdings = {holding.partition: holding for holding in stopped}
-        self._fetcher.remove(holdings)
+        self._fetcher.remove(stopped)
         try:
-            if settings.auto_commit and self._commit(holdings, "last commit") and not leaving:
-                self._closing.wait(settings.release_delay_ms / 1000)
-                self._correct(holdings)
+            if settings.auto_commit:
+                self._commit_last(holdings)
+            with self._committing:
+                pass  # what is being committed of these must have been written while they are ours
+            self._keep_a_moment(stopped)
+            if settings.auto_commit and self._correct(holdings):
+                self._keep_a_moment(stopped)
         except PartialFailure as failure:
             _LOG.warning("%s; the next owner gets some messages again", failure)
         finally:
@@ -152,6 +161,12 @@ class Partitions:
 
     def failed(self, error: OffsetMgrError) -> None:
         self._desk.fail(error)
+
+    def _fetching_failed(self, error: OffsetMgrError) -> None:
+        """Who cannot fetch must not own: the others get the partitions."""
+        _LOG.error("consumer of group %s leaves: %s", self._group, error)
+        self._desk.fail(error)
+        self.member.leave()
 
     def _initial(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where to begin what has never been committed; without those that the brokers do not know yet."""
@@ -172,37 +187,58 @@ class Partitions:
 
     def commit(self, what: str) -> None:
         """Commits what has changed; all of it, from time to time, where the store forgets. Raises `PartialFailure`."""
-        self._commit(dict(self._desk.commitable()), what)
+        self._commit(None, what)
 
-    def _correct(self, holdings: dict[TopicPartition, Holding]) -> None:
-        """Commits again what the store does not hold any more."""
-        if self._offsets is None:
-            return
-        found, late = self._offsets.fetch(holdings)
+    def _commit_last(self, holdings: dict[TopicPartition, Holding]) -> None:
+        try:
+            self._commit(holdings, "last commit")
+        except PartialFailure as failure:
+            _LOG.warning("%s; the next owner gets some messages again", failure)
+
+    def _keep_a_moment(self, holdings: Collection[Holding]) -> None:
+        """Until all of these were committed long enough ago."""
+        commits = [holding.committed_at for holding in holdings if holding.committed_at is not None]
+        if commits:
+            left = max(commits) + self._settings.release_delay_ms / 1000 - self._clock.monotonic()
+            if left > 0:
+                self._clock.sleep(left)
+
+    def _correct(self, holdings: dict[TopicPartition, Holding]) -> bool:
+        """Commits again what we have committed and the store does not hold any more. Whether there was any."""
+        ours = [tp for tp, holding in holdings.items() if holding.committed_at is not None]
+        if self._offsets is None or not ours:
+            return False
+        found, late = self._offsets.fetch(ours)
         if late is not None:
             _LOG.warning("group %s: %s", self._group, late)
         for tp, offset in found.items():
             holdings[tp].known = offset
-        self._commit({tp: holdings[tp] for tp in found}, "correction")
+        return self._commit({tp: holdings[tp] for tp in found}, "correction")
 
-    def _commit(self, holdings: dict[TopicPartition, Holding], what: str) -> bool:
-        """Whether there was anything to commit."""
-        offsets = self._offsets
-        if offsets is None:
-            return False
+    def _commit(self, chosen: dict[TopicPartition, Holding] | None, what: str) -> bool:
+        """Commits these, or (None) all that are not being given up. Whether there was anything to commit.
+
+        What is given up while it waits for another commit is left out, and what is lost between two tries is not
+        written any more: it is another's by then.
+        """
         with self._committing:
+            holdings = dict(self._desk.commitable()) if chosen is None else chosen
+            offsets = self._offsets
+            if offsets is None:
+                return False
             positions = self._desk.positions(holdings.values())
             known: dict[TopicPartition, Offset] = {tp: holdings[tp].known for tp in positions}
-            now = SystemClock().monotonic()
+            now = self._clock.monotonic()
             if not (offsets.forgets and now - self._refreshed > self._settings.refresh_ms / 1000):
                 positions = {tp: at for tp, at in positions.items() if not _holds(known[tp], at)}
             else:
                 self._refreshed = now
             if not positions:
                 return False
-            done, errors = offsets.commit(positions, known)
+            done, errors = offsets.commit(positions, known, lambda tp: self._desk.holds(holdings[tp]))
             for tp, offset in done.items():
                 holdings[tp].known = offset
+                holdings[tp].committed_at = self._clock.monotonic()
         if errors:
             raise PartialFailure(f"{what} of group {self._group}", successes=done, failures=errors)
         return True

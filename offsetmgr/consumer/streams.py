@@ -23,6 +23,16 @@ _LOOK_S: Final = 0.05
 """How often a reader that waits for the lease looks whether it is valid again."""
 
 
+class _Marks(threading.local):
+    """One object for each thread: a thread's number (`threading.get_ident`) is given to another once it has ended."""
+
+    def __init__(self) -> None:
+        self.mine = object()
+
+
+_MARKS: Final = _Marks()
+
+
 class Message(NamedTuple):
     """One message. ``timestamp_ms`` is milliseconds since 1970, None where the message carries none."""
 
@@ -40,7 +50,9 @@ class Holding:
     """One partition while it is ours. All offsets are those of the next message.
 
     ``fetched`` is what has been put into the stream, ``handed`` what readers have been given, ``done`` what may be
-    committed, ``known`` what the store held when it was last read or written.
+    committed, ``known`` what the store held when it was last read or written, ``committed_at`` when it was last written
+    (seconds of the monotonic clock; None: not yet by us). ``gap`` is a hole in the log that has been passed over: once
+    all before it is done, what follows it may be committed.
     """
 
     partition: TopicPartition
@@ -50,6 +62,14 @@ class Holding:
     done: int
     known: Offset
     stopped: bool = False
+    committed_at: float | None = None
+    gap: tuple[int, int] | None = None
+
+    def pass_gap(self) -> None:
+        """Takes the gap for done where all before it is. Under the desk's lock."""
+        if self.gap is not None and self.done >= self.gap[0]:
+            self.done = max(self.done, self.gap[1])
+            self.gap = None
 
 
 class Desk:
@@ -114,10 +134,22 @@ class Desk:
                 holding.stream.readable.notify_all()
 
     def relocate(self, holding: Holding, offset: int) -> None:
-        """The log does not hold the position any more: go on at ``offset``, and drop what waits."""
+        """The log does not hold what would be fetched next: go on at ``offset``.
+
+        Further on, the log's beginning has passed us: what waits already is as good as before. Further back, the log
+        has begun anew: what waits, and what is in a reader's hand, is of another log than what comes.
+        """
         with self.lock:
+            if offset >= holding.fetched:
+                begins = holding.gap[0] if holding.gap is not None and holding.gap[1] == holding.fetched else None
+                holding.gap = (holding.fetched if begins is None else begins), offset
+                holding.fetched = offset
+                holding.pass_gap()
+                return
             self._purge({id(holding)})
+            self._let_go([holding])
             holding.fetched = holding.handed = holding.done = offset
+            holding.gap = None
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[Holding]:
         """From this moment nothing of these is handed out. Waits (so long at most) until readers have done with what
@@ -132,32 +164,34 @@ class Desk:
                 self.changed.wait(left)
             return found
 
-    def remove(self, partitions: Collection[TopicPartition] | None) -> list[TopicPartition]:
-        """Forgets these (None: all) at once, with whatever waits or is in a reader's hand."""
+    def remove(self, partitions: Collection[TopicPartition] | None) -> list[Holding]:
+        """Forgets these (None: all) at once, with whatever waits or is in a reader's hand, and gives them."""
         with self.lock:
             chosen = list(self._holdings) if partitions is None else [tp for tp in partitions if tp in self._holdings]
             gone = [self._holdings.pop(tp) for tp in chosen]
             for holding in gone:
                 holding.stopped = True
             self._purge({id(holding) for holding in gone})
-            for stream in self._streams:
-                if stream.in_hand is not None and stream.in_hand[0] in gone:
-                    stream.in_hand = None
-            self.changed.notify_all()
-            return chosen
+            self._let_go(gone)
+            return gone
 
-    def done_by(self, thread: int) -> None:
-        """The reader in this thread is done with what it has been given."""
+    def holds(self, holding: Holding) -> bool:
+        """Whether it is still there: neither removed, nor replaced by a later one of the same partition."""
+        with self.lock:
+            return self._holdings.get(holding.partition) is holding
+
+    def done_by_caller(self) -> None:
+        """The reader in the calling thread is done with what it has been given."""
         with self.lock:
             for stream in self._streams:
-                if stream.reader == thread:
+                if stream.reader is _MARKS.mine:
                     stream.finish()
 
-    def left_by(self, thread: int) -> None:
-        """The reader in this thread will not be done with what it has been given."""
+    def left_by_caller(self) -> None:
+        """The reader in the calling thread will not be done with what it has been given."""
         with self.lock:
             for stream in self._streams:
-                if stream.reader == thread:
+                if stream.reader is _MARKS.mine:
                     stream.in_hand = None
 
     def positions(self, holdings: Iterable[Holding]) -> dict[TopicPartition, int]:
@@ -192,6 +226,13 @@ class Desk:
     def _in_hand(self, holdings: list[Holding]) -> bool:
         return any(stream.in_hand is not None and stream.in_hand[0] in holdings for stream in self._streams)
 
+    def _let_go(self, holdings: list[Holding]) -> None:
+        """What readers have in hand of these will not count as done."""
+        for stream in self._streams:
+            if stream.in_hand is not None and stream.in_hand[0] in holdings:
+                stream.in_hand = None
+        self.changed.notify_all()
+
     def _purge(self, holdings: set[int]) -> None:
         for stream in self._streams:
             if any(id(holding) in holdings for holding, _ in stream.buffer):
@@ -213,7 +254,7 @@ class MessageStream:
         self.buffer: deque[tuple[Holding, Message]] = deque()
         self.readable = threading.Condition(desk.lock)
         self.in_hand: tuple[Holding, int] | None = None
-        self.reader: int | None = None
+        self.reader: object = None
         self._desk = desk
 
     @property
@@ -236,7 +277,7 @@ class MessageStream:
         desk = self._desk
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with desk.lock:
-            self.reader = threading.get_ident()
+            self.reader = _MARKS.mine
             self.finish()
             while True:
                 if desk.error is not None:
@@ -259,5 +300,6 @@ class MessageStream:
         if self.in_hand is not None:
             holding, offset = self.in_hand
             holding.done = max(holding.done, offset)
+            holding.pass_gap()
             self.in_hand = None
             self._desk.changed.notify_all()

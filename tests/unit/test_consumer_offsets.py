@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from offsetmgr.consumer.offsets import Offsets
+from offsetmgr.consumer.offsets import Offsets, _within
 from offsetmgr.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.testing.faulty import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
+from offsetmgr.zookeeper.session import ZookeeperSession
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BUSY = CoordinatorNotAvailable("group g", "the coordinator moves")
@@ -51,11 +53,17 @@ class World:
     def __init__(self, *, retries: int = 3) -> None:
         self.clock = SetClock()
         self.lease = SetLease(self.clock)
+        self.owned = {P0, P1}
         self.memory = MemoryStore()
         self.store = FaultyStore(self.memory)
         self.offsets = Offsets(
             self.store, "g", self.lease, retries=retries, backoff_s=0.5, patience_s=6, clock=self.clock
         )
+
+    def commit(
+        self, positions: dict[TopicPartition, int], known: dict[TopicPartition, Offset]
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, OffsetMgrError]]:
+        return self.offsets.commit(positions, known, lambda tp: tp in self.owned)
 
     def committed(self, partition: TopicPartition = P0) -> int | None:
         found: Offset = self.memory.fetch("g", [partition])[partition]
@@ -65,9 +73,9 @@ class World:
 def test_what_was_committed_is_the_condition_of_the_next_commit() -> None:
     world = World()
 
-    done, errors = world.offsets.commit({P0: 5}, {P0: ABSENT})
+    done, errors = world.commit({P0: 5}, {P0: ABSENT})
     assert errors == {}
-    done, errors = world.offsets.commit({P0: 8}, done)
+    done, errors = world.commit({P0: 8}, done)
 
     assert (errors, world.committed()) == ({}, 8)
 
@@ -77,7 +85,7 @@ def test_a_retriable_error_is_tried_again_so_many_times_and_then_told(times: int
     world = World(retries=3)
     world.store.fail("write", BUSY, group="g", partition=P0, times=times)
 
-    done, errors = world.offsets.commit({P0: 5, P1: 6}, {P0: ABSENT, P1: ABSENT})
+    done, errors = world.commit({P0: 5, P1: 6}, {P0: ABSENT, P1: ABSENT})
 
     assert world.committed(P1) == 6
     assert world.committed(P0) == committed
@@ -89,26 +97,44 @@ def test_an_error_that_will_not_go_away_is_told_at_once() -> None:
     world = World()
     world.store.fail("write", FORBIDDEN, group="g", partition=P0)
 
-    done, errors = world.offsets.commit({P0: 5, P1: 6}, {P0: ABSENT, P1: ABSENT})
+    done, errors = world.commit({P0: 5, P1: 6}, {P0: ABSENT, P1: ABSENT})
 
     assert (errors, done.keys(), world.clock.pauses) == ({P0: FORBIDDEN}, {P1}, [])
 
 
 def test_the_owners_word_counts_where_somebody_else_has_written() -> None:
     world = World()
-    done, _ = world.offsets.commit({P0: 5}, {P0: ABSENT})
+    done, _ = world.commit({P0: 5}, {P0: ABSENT})
     world.memory.commit("g", {P0: OffsetAndMetadata(3)}, allow_rewind=True)
 
-    done, errors = world.offsets.commit({P0: 9}, done)
+    done, errors = world.commit({P0: 9}, done)
 
     assert (errors, world.committed()) == ({}, 9)
+
+
+def test_a_partition_that_is_lost_between_two_tries_is_not_written_over_its_new_owner() -> None:
+    world = World()
+    done, _ = world.commit({P0: 5, P1: 5}, {P0: ABSENT, P1: ABSENT})
+
+    def taken_over(seconds: float) -> None:
+        """While we pause before the second try."""
+        world.owned = {P1}
+        world.memory.commit("g", {P0: OffsetAndMetadata(7)})
+
+    world.store.fail("write", BUSY, group="g", partition=P0, times=1)
+    world.clock.sleep = taken_over  # type: ignore[method-assign]
+
+    done, errors = world.commit({P0: 9, P1: 9}, done)
+
+    assert (world.committed(P0), world.committed(P1)) == (7, 9)
+    assert {tp: str(error) for tp, error in errors.items()} == {P0: "group g, t-0: is not this consumer's any more"}
 
 
 def test_a_lease_that_is_good_again_soon_is_waited_for() -> None:
     world = World()
     world.lease.good_from = 2.0
 
-    _, errors = world.offsets.commit({P0: 5}, {P0: ABSENT})
+    _, errors = world.commit({P0: 5}, {P0: ABSENT})
 
     assert (errors, world.committed()) == ({}, 5)
     assert 2.0 <= world.clock.now < 2.1
@@ -119,7 +145,7 @@ def test_without_a_lease_nothing_is_sent(expired: bool, waited: float) -> None:
     world = World()
     world.lease.good_from, world.lease.expired = 1000.0, expired
 
-    done, errors = world.offsets.commit({P0: 5}, {P0: ABSENT})
+    done, errors = world.commit({P0: 5}, {P0: ABSENT})
 
     assert (done, {tp: type(error) for tp, error in errors.items()}) == ({}, {P0: SessionExpired})
     assert world.committed() is None
@@ -139,3 +165,33 @@ def test_an_offset_that_cannot_be_read_is_never_taken_for_none(error: OffsetMgrE
     else:
         with pytest.raises(NotAuthorized):
             world.offsets.fetch([P0, P1])
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        "zk1:2181,zk2:2181/kafka",
+        "zk2:2181,zk1:2181/kafka",
+        "ZK1,zk2/kafka/",
+        "zk2/kafka",
+    ],
+)
+def test_offsets_in_the_members_own_zookeeper_are_committed_in_its_session(connect: str) -> None:
+    session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)
+
+    assert _within(store, session) is store
+
+    assert store.session is session
+
+
+@pytest.mark.parametrize("connect", ["zk3:2181/kafka", "zk1:2182/kafka", "zk1:2181,zk2:2181", "zk1:2181/kafka2"])
+def test_where_that_cannot_be_told_from_the_address_the_log_says_so(
+    connect: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)
+
+    _within(store, session)
+
+    assert store.session is not session
+    (said,) = caplog.messages
+    assert said.startswith(f"offsets are in {connect}, and the consumer is registered in zk1:2181,zk2:2181/kafka")

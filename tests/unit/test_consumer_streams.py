@@ -55,7 +55,7 @@ def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others
     reader.join()
     assert mine.get(0) == message(10)
 
-    desk.done_by(threading.get_ident())
+    desk.done_by_caller()
 
     assert positions(desk) == {P0: 11, P1: 10}
 
@@ -123,7 +123,7 @@ def test_what_was_lost_with_its_session_is_not_done_with_later() -> None:
     desk.feed(lost, [message(10), message(11)])
     assert stream.get(0) == message(10)
 
-    assert desk.remove(None) == [P0]
+    assert desk.remove(None) == [lost]
 
     assert stream.get(0) is None
     assert (lost.done, desk.holdings()) == (10, {})
@@ -141,7 +141,68 @@ def test_a_partition_that_comes_back_begins_where_it_is_told() -> None:
     assert [stream.get(0), stream.get(0)] == [message(20), None]
 
 
-def test_a_position_that_the_log_does_not_hold_is_left_with_what_waits() -> None:
+def test_a_thread_that_got_a_dead_readers_number_does_not_speak_for_it() -> None:
+    reused = 0
+    for _ in range(20):
+        desk, stream = a_desk(P0)
+        desk.feed(desk.holdings()[P0], [message(10)])
+        idents: list[int] = []
+
+        def dies_on_its_message(stream: MessageStream = stream, idents: list[int] = idents) -> None:
+            idents.append(threading.get_ident())
+            assert stream.get(0) == message(10)
+
+        def commits(desk: Desk = desk, idents: list[int] = idents) -> None:
+            idents.append(threading.get_ident())
+            desk.done_by_caller()
+
+        for work in (dies_on_its_message, commits):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        reused += len(set(idents)) == 1
+
+        assert positions(desk) == {P0: 10}
+    assert reused, "the platform never gave a number twice: nothing was seen"
+
+
+def test_a_log_whose_beginning_has_passed_us_loses_nothing_that_was_fetched_already() -> None:
+    desk, stream = a_desk(P0)
+    holding = desk.holdings()[P0]
+    desk.feed(holding, [message(10), message(11)])
+    assert stream.get(0) == message(10)
+
+    desk.relocate(holding, 500)
+    assert positions(desk) == {P0: 10}
+    desk.feed(holding, [message(500)])
+
+    assert [stream.get(0), positions(desk)] == [message(11), {P0: 11}]
+    # With 11 done, nothing is left before 500.
+    assert [stream.get(0), positions(desk)] == [message(500), {P0: 500}]
+    assert [stream.get(0), positions(desk)] == [None, {P0: 501}]
+
+
+def test_a_log_whose_beginning_passes_us_twice_is_gone_on_with_at_the_second_place() -> None:
+    desk, stream = a_desk(P0)
+    holding = desk.holdings()[P0]
+    desk.feed(holding, [message(10)])
+
+    desk.relocate(holding, 500)
+    desk.relocate(holding, 700)
+
+    assert [stream.get(0), positions(desk)] == [message(10), {P0: 10}]
+    assert [stream.get(0), positions(desk)] == [None, {P0: 700}]
+
+
+def test_where_nothing_is_left_before_the_logs_new_beginning_it_may_be_committed_at_once() -> None:
+    desk, _ = a_desk(P0)
+
+    desk.relocate(desk.holdings()[P0], 500)
+
+    assert positions(desk) == {P0: 500}
+
+
+def test_a_log_that_has_begun_anew_lower_is_read_from_there_and_what_waits_is_dropped() -> None:
     desk, stream = a_desk(P0)
     holding = desk.holdings()[P0]
     desk.feed(holding, [message(10)])
@@ -150,6 +211,19 @@ def test_a_position_that_the_log_does_not_hold_is_left_with_what_waits() -> None
     desk.feed(holding, [message(3)])
 
     assert [stream.get(0), positions(desk)] == [message(3), {P0: 3}]
+
+
+def test_a_message_in_hand_of_a_log_that_has_begun_anew_says_nothing_of_the_new_one() -> None:
+    desk, stream = a_desk(P0)
+    holding = desk.holdings()[P0]
+    desk.feed(holding, [message(10)])
+    assert stream.get(0) == message(10)
+
+    desk.relocate(holding, 0)
+    desk.feed(holding, [message(0), message(1)])
+
+    assert [stream.get(0), positions(desk)] == [message(0), {P0: 0}]
+    assert [stream.get(0), positions(desk)] == [message(1), {P0: 1}]
 
 
 def test_iterators_end_with_the_consumer_and_after_the_time_out_can_go_on() -> None:
