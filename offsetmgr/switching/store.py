@@ -14,14 +14,22 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, SessionExpired, SwitchInProgress
+from offsetmgr.errors import (
+    Conflict,
+    GroupNotFound,
+    OffsetMgrError,
+    SessionExpired,
+    SwitchInProgress,
+    Unreachable,
+)
 from offsetmgr.migration.phases import Phase
-from offsetmgr.model import Offset, TopicPartition
+from offsetmgr.model import Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import (
     Capabilities,
     ChangeOutcome,
@@ -105,6 +113,7 @@ class SwitchedStore(StoreBase):
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._current: _Life | None = None
         self._opening = threading.Lock()
+        self._closed = False
 
     @property
     def uri(self) -> str:
@@ -145,16 +154,15 @@ class SwitchedStore(StoreBase):
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         asked = None if partitions is None else list(partitions)
-        life = self._life()
-        if life.follower.follows(group):
-            with life.follower.using(group) as mode:
-                found = life.places.store(mode).fetch(group, asked)
+        if self._life().follower.follows(group):
+            with self._using(group) as (life, mode):
+                found = _plain(life.places.store(mode).fetch(group, asked))
                 if not life.lease.valid():
                     raise SwitchInProgress(f"fetch of group {group}", "the session may have ended meanwhile")
                 return found
         for _ in range(_READS):
             mode = self.mode(group)
-            found = life.places.store(mode).fetch(group, asked)
+            found = _plain(self._life().places.store(mode).fetch(group, asked))
             if self.mode(group) is mode:
                 return found
         raise Conflict(f"fetch of group {group}", "its mode changes all the time", "try again when it is quiet")
@@ -175,7 +183,8 @@ class SwitchedStore(StoreBase):
             for mode in Phase:
                 of_mode = [group for group, one in said.items() if one is mode]
                 for result in life.places.store(mode).scan(of_mode) if of_mode else ():
-                    found[result.group] = result
+                    offsets = {tp: Committed(one.offset) for tp, one in result.offsets.items()}
+                    found[result.group] = replace(result, offsets=offsets)
             again = self._modes(life, [group for group, one in said.items() if isinstance(one, Phase)])
             left = [group for group, one in again.items() if one is not said[group]]
             if not left:
@@ -216,10 +225,13 @@ class SwitchedStore(StoreBase):
             yield self._edit_group(edit)
 
     def _edit_group(self, edit: GroupEdit) -> GroupEditResult:
-        life = self._life()
+        plain = {
+            tp: change if change.after is None else change._replace(after=OffsetAndMetadata(change.after.offset))
+            for tp, change in edit.changes.items()
+        }
         try:
-            with life.follower.using(edit.group) as mode:
-                (result,) = life.places.store(mode).edit([edit])
+            with self._using(edit.group) as (life, mode):
+                (result,) = life.places.store(mode).edit([replace(edit, changes=plain)])
         except OffsetMgrError as error:
             failed = ChangeOutcome(Verdict.FAILED, None, self._told(error))
             return GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), how="nothing was written")
@@ -229,6 +241,21 @@ class SwitchedStore(StoreBase):
         }
         return replace(result, outcomes=outcomes)
 
+    @contextmanager
+    def _using(self, group: str) -> Iterator[tuple[_Life, Phase]]:
+        """As `Follower.using`; where a session of our own has ended, in another one."""
+        while True:
+            life = self._life()
+            with ExitStack() as within:
+                try:
+                    mode = within.enter_context(life.follower.using(group))
+                except SessionExpired:
+                    if self._bound is not None or not life.lease.expired:
+                        raise
+                    continue
+                yield life, mode
+                return
+
     def _told(self, error: OffsetMgrError) -> OffsetMgrError:
         """A session of our own that has ended is followed by another one, so the same call may succeed."""
         if not isinstance(error, SessionExpired) or self._bound is not None:
@@ -237,12 +264,15 @@ class SwitchedStore(StoreBase):
 
     def close(self) -> None:
         with self._opening:
+            self._closed = True
             life, self._current = self._current, None
             if life is not None:
                 life.end()
 
     def _life(self) -> _Life:
         with self._opening:
+            if self._closed:
+                raise Unreachable(self._uri, "the store has been closed")
             if self._current is not None and self._current.lease.expired and self._bound is None:
                 life, self._current = self._current, None
                 life.end()
@@ -273,3 +303,8 @@ class SwitchedStore(StoreBase):
         )
         follower.begin()
         return _Life(session, lease, places, follower)
+
+
+def _plain(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
+    """Offsets alone: what else a store keeps would come and go with the mode."""
+    return {tp: Committed(one.offset) if isinstance(one, Committed) else one for tp, one in found.items()}

@@ -23,7 +23,7 @@ from typing import Final
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, TimedOut
-from offsetmgr.migration.phases import Phase, require_safe
+from offsetmgr.migration.phases import SAFE_CHANGES, Phase, PhaseChange
 from offsetmgr.model import TopicPartition
 from offsetmgr.stores.base import Change, GroupEdit, Guard, OffsetStore
 from offsetmgr.switching.balance import ahead, behind
@@ -105,8 +105,12 @@ class Switch:
         storage = picture.seen.storage
         if picture.switcher is not None:
             raise Conflict(f"switch of group {self.group}", f"{picture.switcher.who} is switching it", "wait for it")
-        require_safe(storage.mode, to)
         what = f"switch of group {self.group} {storage.mode.value} -> {to.value}"
+        if storage.mode is to:
+            raise GateRefused(what, "the group is in this mode already", "nothing is to be done")
+        if PhaseChange(storage.mode, to) not in SAFE_CHANGES:
+            why = "goes only through dual, where both stores are seen to hold the group before one is left"
+            raise GateRefused(what, why, f"--to dual first, look, then --to {to.value}")
         if picture.strangers:
             raise GateRefused(
                 what,
@@ -271,8 +275,8 @@ class Switch:
                     late.append(follower)
             if not late:
                 return found
-            if self._stop():
-                raise Conflict(f"switch of group {self.group}", "was given up", "")
+            if needed and self._stop():
+                raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
             if self._clock.monotonic() >= deadline:
                 if not needed:
                     return found
