@@ -1,0 +1,186 @@
+"""Periods on real ZooKeeper while members and leaders are killed, frozen and woken, and ZooKeeper is restarted: none is
+skipped, closed early, closed twice, or stuck. Counted from what the processes wrote down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from period_record import Counts, count
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.period.room import Room
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+SOAK = "OFFSETMGR_SOAK" in os.environ
+PERIODS, KILLS, STOPS, RESTARTS = (100, 30, 8, 3) if SOAK else (10, 3, 1, 0)
+SEED = int(os.environ.get("OFFSETMGR_SEED", "20180508"))
+MEMBERS, PARTITIONS = 4, 200
+PACE_MS = 120
+SESSION_S = 1.5
+PROGRAM = Path(__file__).with_name("period_member.py")
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200 if SOAK else 150)]
+
+
+class Fleet:
+    """Member processes, one for each slot of partitions; whoever dies is started again."""
+
+    def __init__(self, server: ZooKeeperServer, folder: Path, dice: random.Random) -> None:
+        self.server = server
+        self.root = "/periods"
+        self.folder = folder
+        self.log = folder / "lines"
+        self.dice = dice
+        self.names = [f"m{slot}" for slot in range(MEMBERS)]
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.started = 0
+        self._session: ZookeeperSession | None = None
+
+    def start(self, slot: int, name: str) -> None:
+        self.started += 1
+        arguments = {
+            "zookeeper": self.server.connect, "root": self.root, "member": name, "partitions": PARTITIONS,
+            "owned": list(range(slot, PARTITIONS, MEMBERS)), "log": str(self.log), "pace_ms": PACE_MS,
+            "seed": self.dice.random(),
+        }  # fmt: skip
+        with (self.folder / f"{name}.stderr").open("ab") as errors:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, str(PROGRAM), json.dumps(arguments)], stderr=errors
+            )
+        self.names[slot] = name
+
+    def end(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait(20)
+
+    def read(self) -> Room:
+        """A room in a session that lives: that of before may have ended with the server."""
+        if self._session is None:
+            self._session = ZookeeperSession(self.server.connect)
+        return Room(self._session, self.root)
+
+    def ask(self, question: Callable[[Room], int | str | None]) -> int | str | None:
+        try:
+            return question(self.read())
+        except OffsetMgrError:
+            return None  # it is being restarted: asked again by whoever waits
+
+    def number(self) -> int:
+        found = self.ask(lambda room: open_.number if (open_ := room.read_open()[0]) else None)
+        return found if isinstance(found, int) else -1
+
+    def leader(self) -> str | None:
+        found = self.ask(lambda room: room.read().leader)
+        return found if isinstance(found, str) else None
+
+    def wait_for(self, number: int, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.number() < number:
+            dead = [name for name, process in self.processes.items() if process.poll() is not None]
+            assert not dead, f"ended by itself: {dead}: {self.errors(dead[0])}"
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def errors(self, name: str) -> str:
+        return (self.folder / f"{name}.stderr").read_text()[-2_000:]
+
+    # --- faults -------------------------------------------------------------------------------------
+
+    def victim(self, leader: bool) -> int:
+        name = self.leader() if leader else None
+        return self.names.index(name) if name in self.names else self.dice.randrange(MEMBERS)
+
+    def successor(self, slot: int) -> str:
+        """Half of them come back under their name, which is free only once the old session has ended."""
+        return self.names[slot] if self.dice.random() < 0.5 else f"m{slot}-{self.started}"
+
+    def kill(self, leader: bool) -> None:
+        slot = self.victim(leader)
+        self.end(self.names[slot])
+        self.start(slot, self.successor(slot))
+
+    def freeze(self, leader: bool) -> None:
+        """Past its session, with somebody else at its work meanwhile; then it wakes beside that one."""
+        slot = self.victim(leader)
+        frozen = self.names[slot]
+        self.processes[frozen].send_signal(signal.SIGSTOP)
+        self.start(slot, f"m{slot}-{self.started}")
+        before = self.number()
+        self.wait_for(before + 2, 30)
+        self.processes[frozen].send_signal(signal.SIGCONT)
+        self.wait_for(self.number() + 1, 30)
+        self.end(frozen)
+
+    def restart_zookeeper(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def stop(self) -> None:
+        for name in list(self.processes):
+            self.end(name)
+        if self._session is not None:
+            self._session.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        fleet = Fleet(server, tmp_path, random.Random(SEED))
+        try:
+            for slot in range(MEMBERS):
+                fleet.start(slot, f"m{slot}")
+            yield fleet
+        finally:
+            fleet.stop()
+
+
+def test_no_period_is_skipped_closed_early_closed_twice_or_stuck(fleet: Fleet) -> None:
+    faults: list[Callable[[], None]] = [lambda n=n: fleet.kill(n % 2 == 0) for n in range(KILLS)]  # type: ignore[misc]
+    faults += [lambda n=n: fleet.freeze(n % 2 == 0) for n in range(STOPS)]  # type: ignore[misc]
+    faults += [fleet.restart_zookeeper] * RESTARTS
+    fleet.dice.shuffle(faults)
+    begun = time.monotonic()
+    for at, fault in enumerate(faults):
+        if not fleet.wait_for(1 + at * (PERIODS - 3) // len(faults), 60):
+            break
+        time.sleep(fleet.dice.random() * PACE_MS / 1000)
+        fault()
+    fleet.wait_for(PERIODS, 60)
+    took = time.monotonic() - begun
+    room = fleet.read()
+    view, closed = room.read(), room.history()
+    assert view.seen.open_ is not None and view.open_version is not None
+    lines = fleet.log.read_text().splitlines()
+    counts = count(lines, closed, view.open_version, view.seen.open_.number, PERIODS, PARTITIONS)
+    leaders = len({(period.leader, period.epoch) for period in closed.values()})
+    sys.stdout.write(
+        f"\nseed {SEED}: {view.seen.open_.number} periods, {leaders} leaders, {KILLS} kills, {STOPS} freezes, "
+        f"{RESTARTS} restarts of ZooKeeper, {took:.1f} s; {counts}\n"
+    )
+    assert counts == Counts(0, 0, 0, 0)
+    assert all(len(frozenset[object]().union(*period.by.values())) == PARTITIONS for period in closed.values())
+    assert leaders > 1
+
+
+def test_the_count_finds_periods_that_broke_the_rule() -> None:
+    good = ["begin 0", "done 0 0", "done 0 1", "begin 1", "done 1 0,1", "begin 2"]
+    history = dict.fromkeys((0, 1))  # type: ignore[var-annotated]
+    assert count(good, history, 2, 2, 2, 2) == Counts()
+    assert count([*good[:2], *good[3:]], history, 2, 2, 2, 2).closed_early == 1
+    assert count(good, {0: None}, 2, 2, 2, 2).skipped == 1  # type: ignore[dict-item]
+    assert count(good, history, 3, 2, 2, 2).closed_twice == 1
+    assert count(good, history, 2, 2, 3, 2).stuck == 1
