@@ -69,11 +69,11 @@ def scenario_of(
     return given[0]
 
 
-def parse_duration(text: str) -> int:
+def parse_duration(text: str, option: str = "--by-duration") -> int:
     """An ISO-8601 duration of days, hours, minutes and seconds in milliseconds, as ``java.time.Duration.parse``."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or not any(match[part] for part in "dhms"):
-        raise UsageError("--by-duration", f"{text!r} is not of the form PnDTnHnMnS", "as in P1D, PT2H30M, PT90S")
+        raise UsageError(option, f"{text!r} is not of the form PnDTnHnMnS", "as in P1D, PT2H30M, PT90S")
     seconds = int(match["s"] or 0)
     total = int(match["d"] or 0) * 86_400 + int(match["h"] or 0) * 3_600 + int(match["m"] or 0) * 60 + seconds
     fraction = int((match["f"] or "0").ljust(3, "0")[:3])
@@ -81,7 +81,7 @@ def parse_duration(text: str) -> int:
     return -milliseconds if match["sign"] == "-" else milliseconds
 
 
-def parse_datetime(text: str) -> int:
+def parse_datetime(text: str, option: str = "--to-datetime") -> int:
     """``YYYY-MM-DDTHH:mm:SS.sss`` with an optional zone (else UTC) in milliseconds since 1970."""
     stripped = text.strip()
     try:
@@ -90,7 +90,7 @@ def parse_datetime(text: str) -> int:
         at = datetime.fromisoformat(stripped)
     except ValueError:
         raise UsageError(
-            "--to-datetime", f"{text!r} is not of the form YYYY-MM-DDTHH:mm:SS.sss", "as in 2026-11-21T09:00:00.000"
+            option, f"{text!r} is not of the form YYYY-MM-DDTHH:mm:SS.sss", "as in 2026-11-21T09:00:00.000"
         ) from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

@@ -134,6 +134,8 @@ class Knowledge:
                     self._reported[partition] = at[partition]
                     if partition in ranges:
                         self._ranges[partition] = (at[partition], ranges[partition])
+                elif verdict is Verdict.LATE and self._told.get(partition, _NEVER) <= at[partition]:
+                    self._told.pop(partition, None)  # its caller hears now that this period is over
             return verdicts, at
 
     def written(self, at: Mapping[TopicPartition, int]) -> bool:

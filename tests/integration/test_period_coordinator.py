@@ -9,16 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from offsetmgr.errors import Conflict, LateRecord, OldMembers, TimedOut
+from offsetmgr.errors import Conflict, FunctionFailed, LateRecord, OffsetMgrError, OldMembers, RunEnded, TimedOut
 from offsetmgr.model import TopicPartition
 from offsetmgr.period.barrier import Verdict
 from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.nodeform import OffsetRange
 from offsetmgr.period.room import Room
 from offsetmgr.period.schedule import Schedule
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.membership import ensure
 from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create
+from offsetmgr.zookeeper.transactions import Create, Delete, SetData
 
 pytestmark = pytest.mark.servers
 
@@ -83,7 +84,7 @@ def test_nobody_starts_a_period_before_everybody_has_finished_the_one_before(run
     def consume(member: PeriodCoordinator) -> None:
         for number in range(5):
             log.append(("start", number))
-            mine = sorted(member._owned)
+            mine = sorted(member.owned)
             assert all(member.check_limit(1_000 + number * 100, tp) for tp in mine)
             assert not any(member.check_limit(1_100 + number * 100, tp) for tp in mine)
             log.append(("end", number))
@@ -178,15 +179,81 @@ def test_a_run_that_is_stopped_lets_nobody_wait(run: Run, session: ZookeeperSess
     member = run.member("m", A)
     room = Room(session, run.root)
     assert room.end(room.read(), "aborted by hand")
-    with pytest.raises(Conflict, match="aborted by hand"):
+    with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(0, 20)
 
 
 def test_history_says_who_finished_what(run: Run, session: ZookeeperSession) -> None:
     members = [run.member("m1", A[:4]), run.member("m2", A[4:])]
     for member in members:
-        member.finished(member._owned)
+        member.finished(member.owned)
     members[0].wait(0, 20)
     (closed,) = Room(session, run.root).history().values()
     assert closed.by == {"m1": frozenset(A[:4]), "m2": frozenset(A[4:])}
     assert (closed.period.number, closed.leader) == (0, "m1")
+
+
+def test_a_member_that_came_before_the_first_period_opened_is_woken_by_it(run: Run, zookeeper: ZooKeeperServer) -> None:
+    # Given a leader whose list of partitions takes long
+    asked, answer = threading.Event(), threading.Event()
+
+    def topics() -> list[TopicPartition]:
+        asked.set()
+        assert answer.wait(20)
+        return A
+
+    slow = PeriodCoordinator(zookeeper.connect, run.root, "m1", HOURLY, topics)
+    run.members.append(slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(slow.start)
+        assert asked.wait(20)
+        # When another one joins meanwhile, and the first period opens then
+        second = pool.submit(run.member, "m2", A)
+        time.sleep(0.5)
+        answer.set()
+        # Then both know of it at once
+        first.result(5)
+        assert second.result(5).check_limit(1_050, A[0])
+
+
+def test_empty_nodes_that_somebody_made_hinder_nobody(run: Run, root: str, session: ZookeeperSession) -> None:
+    ensure(session, [root])
+    session.transaction([Create(f"{root}/coordinator", b""), Create(f"{root}/topic-partitions", b"")])
+    assert run.member("m", A).current_period_complete(A, timeout=20).number == 1
+
+
+def test_an_old_member_that_begins_beside_us_is_told_by_its_name(
+    run: Run, root: str, session: ZookeeperSession
+) -> None:
+    member = run.member("m", A)
+    node = session.get(f"{root}/coordinator")
+    assert node is not None
+    session.transaction([SetData(f"{root}/coordinator", b"1525741823119", node.version)])
+    with pytest.raises(OldMembers, match="original"):
+        member.wait(0, 20)
+
+
+def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_nobody_waiting(run: Run) -> None:
+    member = run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"])
+    with pytest.raises(FunctionFailed, match="KeyError"):
+        member.current_period_complete(A[:4], timeout=20)
+
+
+def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: ZookeeperSession) -> None:
+    member = run.member("m", A)
+    found = session.tree(root)
+    deletions = [Delete(path, found[path].version) for path in sorted(found, key=len, reverse=True)]
+    session.transaction(deletions)
+    with pytest.raises(OffsetMgrError, match="was deleted"):
+        member.wait(0, 20)
+
+
+def test_history_says_which_offsets_a_period_had_and_keeps_only_the_newest(run: Run, session: ZookeeperSession) -> None:
+    member = run.member("m", A, history_kept=3)
+    for number in range(5):
+        ranges = {tp: OffsetRange(10 * number, 10 * number + 10) for tp in A}
+        member.current_period_complete(ranges, timeout=20)
+    until(lambda: len(Room(session, run.root).history()) == 3)
+    found = Room(session, run.root).history()
+    assert sorted(found) == [2, 3, 4]
+    assert found[4].ranges == {tp: OffsetRange(40, 50) for tp in A}

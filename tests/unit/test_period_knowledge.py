@@ -45,6 +45,16 @@ def test_a_report_is_about_the_period_that_its_caller_was_told_of_and_not_about_
     assert knowledge.report([A0], None, {}) == ({A0: Verdict.COUNTED}, {A0: 3})
 
 
+def test_whoever_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_waited_for(
+    knowledge: Knowledge,
+) -> None:
+    knowledge.give(0, BOTH)
+    opened(knowledge, 1)
+    knowledge.give(1)
+    assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, Verdict.LATE), {A0: 0, A1: 0})
+    assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, Verdict.COUNTED), {A0: 1, A1: 1})
+
+
 def test_whoever_waited_for_the_next_period_reports_that_one(knowledge: Knowledge) -> None:
     assert knowledge.report(BOTH, None, {})[1] == {A0: 0, A1: 0}
     opened(knowledge, 1)

@@ -1,0 +1,256 @@
+"""``offsetmgr period``: runs of the period coordinator, looked at and acted upon through ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from offsetmgr.cli.options import Connect, Execute, Format, Yes, connected
+from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, write_rows
+from offsetmgr.errors import Conflict, UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.period.room import Room, View
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Periods that every partition finishes before any begins the next.",
+)
+
+Root = Annotated[
+    str, typer.Option("--root", metavar="PATH", help="The run's root in ZooKeeper, as in /offsetmgr/periods/daily.")
+]
+
+_STATUS: Final = (
+    Column("period", right=True),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("state"),
+    Column("waiting_ms", right=True),
+    Column("owner"),
+    Column("host", optional=True),
+    Column("process", right=True, optional=True),
+    Column("last_finished", right=True),
+)
+_HISTORY: Final = (
+    Column("period", right=True),
+    Column("start_ms", right=True, title="START", time=True),
+    Column("end_ms", right=True, title="END", time=True),
+    Column("closed_ms", right=True, title="CLOSED", time=True),
+    Column("took_ms", right=True),
+    Column("leader"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("state"),
+    Column("member"),
+    Column("job", optional=True),
+    Column("first_offset", right=True),
+    Column("end_offset", right=True),
+    Column("attempts", right=True, optional=True),
+    Column("output", optional=True),
+    Column("abandoned", optional=True),
+)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _duration(ms: int) -> str:
+    return f"{ms / 1000:,.1f} s"
+
+
+def _room(connect: Connect, command: str, root: str) -> Room:
+    from offsetmgr.period.room import Room
+
+    return Room(connect.zookeeper(command), root)
+
+
+def _begun(room: Room) -> View:
+    """What is there. Raises `Conflict` where no period was ever opened."""
+    view = room.read()
+    if view.seen.open_ is None:
+        raise Conflict(
+            f"run {room.root}", "has opened no period", "check --root, and the path after --zookeeper's hosts"
+        )
+    return view
+
+
+@app.command("status")
+@connected
+def status(
+    connect: Connect,
+    root: Root,
+    holding: Annotated[
+        bool, typer.Option("--holding", help="Only partitions that hold the open period; exit code 1 if there are any.")
+    ] = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Which period is open, and which partition holds it, for how long, and whose it is.
+
+    Those that hold it come first. A partition without an owner has no live member that says it consumes it.
+    """
+    from offsetmgr.period.status import status_of
+
+    found = status_of(_begun(_room(connect, "period status", root)), _now_ms())
+    assert found is not None
+    held = found.holding
+    kind = "rerun, period" if found.rerun else "period"
+    what = f"{kind} {found.period.number}, {_time(found.period.start_ms)} to {_time(found.period.end_ms)}"
+    note(f"{what}; leader: {found.leader or 'none alive'}; {count_of(found.members, 'live member')}")
+    if found.stopped:
+        note(f"the run has ended: {found.stopped}")
+    elif held:
+        waiting = _duration(_now_ms() - found.opened_ms)
+        note(f"held by {len(held)} of {count_of(len(found.partitions), 'partition')}; open for {waiting}")
+    rows = (
+        (
+            found.period.number,
+            row.partition.topic,
+            row.partition.partition,
+            "holds" if not row.finished else "idle" if row.idle else "finished",
+            row.waiting_ms,
+            row.owner,
+            row.host,
+            row.process,
+            row.last,
+        )
+        for row in (held if holding else found.partitions)
+    )
+    write_rows(_STATUS, rows, output)
+    if holding and held:
+        raise typer.Exit(1)
+
+
+@app.command("history")
+@connected
+def history(
+    connect: Connect,
+    root: Root,
+    period: Annotated[
+        list[int] | None,
+        typer.Option("--period", metavar="NUMBER", min=0, help="Only this one (repeatable).", show_default=False),
+    ] = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Each closed period: its times, who finished which partitions with which offsets, and how long it was open.
+
+    Where jobs fixed ranges of offsets before they worked on them, also their attempts and what was published.
+    """
+    from offsetmgr.cli.period_view import history_rows
+    from offsetmgr.period.history import History
+
+    session = connect.zookeeper("period history")
+    from offsetmgr.period.room import Room
+
+    room = Room(session, root)
+    _begun(room)
+    works = History(session, root).works(period)
+    if not write_rows(_HISTORY, history_rows(room.history(period), works), output):
+        note(f"no closed period in the history of {root}")
+
+
+@app.command("rerun")
+@connected
+def rerun(
+    connect: Connect,
+    root: Root,
+    begin: Annotated[str, typer.Option("--from", metavar="TIME", help="The start of its first period (UTC).")],
+    length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of its periods.")],
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Where it ends; without it, at the present.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Beside the live run, as a run of its own under PATH/reruns/NAME.", show_default=False
+        ),
+    ] = None,
+    instead: Annotated[
+        bool, typer.Option("--instead", help="Instead of the live run: it goes back, and gives its open period up.")
+    ] = False,
+    then: Annotated[
+        str, typer.Option("--then", metavar="close|live", help="At its end: close, or take on the live run's periods.")
+    ] = "close",
+    execute: Execute = False,
+    yes: Yes = False,
+) -> None:
+    """Go through a range of past periods again, cut smaller, beside the live run (--name) or instead of it (--instead).
+
+    Beside, members join it by its root; the live run knows nothing of it. Instead, the live run's members are told
+    that the next period lies in the past; their offsets are theirs to set back.
+    """
+    from offsetmgr.cli.scenario import parse_datetime, parse_duration
+    from offsetmgr.period import rerun as reruns
+    from offsetmgr.period.records import Rerun
+    from offsetmgr.period.room import Room
+
+    if (name is None) != instead:
+        why = "both --name and --instead are given" if instead else "neither --name nor --instead is given"
+        raise UsageError("beside or instead?", why, "as in --name june (beside), or --instead")
+    if then not in ("close", "live"):
+        raise UsageError("--then", f"{then!r} is neither close nor live")
+    session = connect.zookeeper("period rerun")
+    live_room = Room(session, root)
+    live = _begun(live_room)
+    assert live.seen.open_ is not None
+    plan = Rerun(
+        None if until is None else parse_datetime(until, "--until"),
+        reruns.following(live.seen.open_) if then == "live" else None,
+    )
+    schedule = reruns.check(parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_)
+    target = root if name is None else reruns.rerun_root(root, name)
+    end = "the present" if plan.until_ms is None else _time(plan.until_ms)
+    what = f"rerun from {_time(schedule.first_ms)} to {end} in periods of {_duration(schedule.length_ms)}"
+    note(f"{what}, in {target}; then {'the live periods' if plan.then else 'it closes'}")
+    if name is None:
+        note(f"period {live.seen.open_.number}, which is open, is given up")
+    if not execute:
+        note("dry run: nothing was changed; add --execute to do it")
+        return
+    confirm(
+        f"{what}, {'instead of the live run' if name is None else 'beside the live run'}?", yes=yes or name is not None
+    )
+    if name is None:
+        reruns.begin_instead(live_room, live, schedule, plan, f"given up for a {what}", _now_ms())
+    else:
+        reruns.begin_beside(Room(session, target), live, schedule, plan, _now_ms())
+    note(f"begun: {target}")
+
+
+@app.command("abort")
+@connected
+def abort(
+    connect: Connect,
+    root: Root,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What its members are told.")] = "aborted by hand",
+    execute: Execute = False,
+    yes: Yes = False,
+) -> None:
+    """End a run for good: no further period opens, and members that wait are told why.
+
+    What was finished stays, and so does the history. To begin anew, use another root.
+    """
+    room = _room(connect, "period abort", root)
+    view = _begun(room)
+    assert view.seen.open_ is not None
+    if view.seen.open_.stopped:
+        raise Conflict(f"run {root}", f"has ended already: {view.seen.open_.stopped}")
+    what = f"period {view.seen.open_.number} is open, with {count_of(len(view.members), 'live member')}"
+    note(f"{root}: {what}")
+    if not execute:
+        note("dry run: nothing was changed; add --execute to end it")
+        return
+    confirm(f"end the run {root} for good?", yes=yes)
+    if not room.end(view, why or "aborted by hand"):
+        raise Conflict(f"run {root}", "has just turned to another period", "ask again")
+    note(f"ended: {root}")

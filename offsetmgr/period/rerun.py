@@ -1,0 +1,89 @@
+"""Reruns: a range of past periods again, cut smaller, beside the live run or instead of it.
+
+*Beside*: a run of its own under ``ROOT/reruns/NAME``, with members of its own; the live one knows nothing of it.
+*Instead*: the live run itself goes back. Its open period is given up (the history says so), and the next one that opens
+is the rerun's first; numbers go on, so nobody mistakes an old report for a new one. Members see the next period begin
+earlier than the last, and go back to its offsets.
+
+At its end, a time or the present, a rerun ends by itself or takes on another schedule: the live one's, as a rule.
+What happens then is decided by whoever leads (`turning.after`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rerun
+from offsetmgr.period.room import Room, View
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.turning import Turn
+
+FOLDER: Final = "reruns"
+BY: Final = "period rerun"
+
+
+def rerun_root(root: str, name: str) -> str:
+    """Raises `UsageError` for a name that is none of a node."""
+    if not name or "/" in name or name in (".", ".."):
+        raise UsageError(f"rerun {name!r}", "cannot be the name of a node")
+    return f"{root}/{FOLDER}/{name}"
+
+
+def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> Schedule:
+    """The rerun's schedule. Raises `UsageError` where it cannot end as it should, or is no smaller one of the past."""
+    schedule = Schedule(first_ms, length_ms)
+    if length_ms > live.schedule.length_ms:
+        why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
+        raise UsageError(f"periods of {length_ms} ms", why, "a rerun has smaller ones, or the same")
+    if first_ms >= live.schedule.period(live.number).start_ms:
+        raise UsageError(f"a rerun from {first_ms}", "is none of the past: that period is open, or not yet")
+    if rerun.until_ms is not None and rerun.until_ms < schedule.period(0).end_ms:
+        raise UsageError(f"a rerun until {rerun.until_ms}", "ends before its first period does")
+    if rerun.until_ms is not None and (rerun.until_ms - first_ms) % length_ms:
+        why = f"is not a whole number of periods of {length_ms} ms after {first_ms}"
+        raise UsageError(f"a rerun until {rerun.until_ms}", why)
+    if rerun.then is not None and (rerun.then.first_ms - first_ms) % math.gcd(length_ms, rerun.then.length_ms):
+        raise UsageError(
+            f"periods of {length_ms} ms from {first_ms}",
+            f"never end where one of {rerun.then.length_ms} ms begins, so that the rerun could not take those on",
+        )
+    return schedule
+
+
+def following(live: OpenNode) -> Schedule:
+    """The live run's schedule, as far as times are concerned: for a rerun to take on."""
+    return Schedule(live.schedule.first_ms, live.schedule.length_ms)
+
+
+def _of(view: View) -> tuple[OpenNode, PartitionsNode]:
+    if view.seen.open_ is None or view.seen.partitions is None or view.seen.barrier() is None:
+        raise Conflict("the live run", "has not opened a period yet, or is just turning to the next")
+    return view.seen.open_, view.seen.partitions
+
+
+def begin_beside(room: Room, live: View, schedule: Schedule, rerun: Rerun, now_ms: int) -> None:
+    """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` where it has begun before."""
+    _, partitions = _of(live)
+    room.prepare()
+    first = OpenNode(schedule, 0, BY, 0, now_ms, rerun=rerun)
+    if not room.begin(first, PartitionsNode(0, partitions.partitions)):
+        raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
+
+
+def begin_instead(room: Room, live: View, schedule: Schedule, rerun: Rerun, why: str, now_ms: int) -> Turn:
+    """Gives the open period up and opens the rerun's first. Raises `Conflict` where the live run has just turned."""
+    open_, partitions = _of(live)
+    if open_.rerun is not None:
+        raise Conflict(f"run {room.root}", "is in a rerun already", "wait for its end, or rerun beside it")
+    number = open_.number + 1
+    again = OpenNode(replace(schedule, base=number), number, BY, open_.epoch, now_ms, rerun=rerun)
+    given_up = ClosedPeriod(
+        open_.schedule.period(open_.number), open_.opened_ms, now_ms, BY, open_.epoch, {}, abandoned=why
+    )
+    turn = Turn(again, PartitionsNode(number, partitions.partitions), given_up)
+    if not room.turn(turn, live):
+        raise Conflict(f"run {room.root}", "has just turned to another period", "ask again")
+    return turn

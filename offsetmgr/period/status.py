@@ -1,0 +1,91 @@
+"""Where a run stands, from what was read: which partition holds the barrier, since when, and whom to ask. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from offsetmgr.errors import Conflict
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.room import View
+from offsetmgr.period.schedule import Period
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition of the open period."""
+
+    partition: TopicPartition
+    finished: bool
+    idle: bool
+    last: int | None
+    """The newest period that it has finished; None where none is known."""
+    waiting_ms: int | None
+    """How long the period has been open without it, by this machine's clock; None where it has finished."""
+    owner: str | None
+    """The live member that says it consumes it; None where none does."""
+    host: str | None
+    process: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """The open period and its partitions, those that hold it first."""
+
+    period: Period
+    opened_ms: int
+    stopped: str
+    rerun: bool
+    leader: str | None
+    """The live member that leads; None where no member lives."""
+    members: int
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def holding(self) -> list[PartitionStatus]:
+        return [partition for partition in self.partitions if not partition.finished]
+
+
+def status_of(view: View, now_ms: int) -> RunStatus | None:
+    """None before the first period.
+
+    Raises `Conflict` where what was read does not belong together: it has just turned; read again.
+    """
+    open_, barrier = view.seen.open_, view.seen.barrier()
+    if open_ is None:
+        return None
+    if barrier is None:
+        raise Conflict("the run", "has turned to another period at this moment", "ask again")
+    number = open_.number
+    finished = view.seen.finished()
+    idle = {tp for node in view.seen.progress.values() for tp in node.idle if node.finished.get(tp) == number}
+    owners: Mapping[TopicPartition, str] = {
+        tp: name for name, member in sorted(view.members.items()) for tp in member.node.owned
+    }
+    rows = []
+    for partition in sorted(barrier.partitions):
+        owner = owners.get(partition)
+        node = view.members[owner].node if owner is not None else None
+        done = finished.get(partition, -1) >= number
+        rows.append(
+            PartitionStatus(
+                partition,
+                done,
+                partition in idle,
+                finished.get(partition),
+                None if done else max(0, now_ms - open_.opened_ms),
+                owner,
+                node.host if node else None,
+                node.process if node else None,
+            )
+        )
+    rows.sort(key=lambda row: (row.finished, row.partition))
+    return RunStatus(
+        barrier.period,
+        open_.opened_ms,
+        open_.stopped,
+        open_.rerun is not None,
+        view.leader,
+        len(view.members),
+        tuple(rows),
+    )

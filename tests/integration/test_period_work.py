@@ -1,0 +1,230 @@
+"""Work on periods, reruns and ``offsetmgr period`` on real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from offsetmgr.cli.app import run as offsetmgr
+from offsetmgr.errors import Conflict, LateRecord, RunEnded, TakenOver
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.barrier import Verdict
+from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.history import History
+from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.room import Room
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = pytest.mark.servers
+
+DAY = 86_400_000
+FIRST = 1_700_006_400_000
+"""2023-11-15T00:00:00Z"""
+DAILY = Schedule(FIRST, DAY)
+A = [TopicPartition("a", n) for n in range(4)]
+RANGES = {tp: OffsetRange(0, 10 + tp.partition) for tp in A}
+
+
+class Runs:
+    def __init__(self, server: ZooKeeperServer, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.server = server
+        self.root = root
+        self.members: list[PeriodCoordinator] = []
+        self._capsys = capsys
+
+    def member(self, name: str, owned: list[TopicPartition], root: str | None = None) -> PeriodCoordinator:
+        found = PeriodCoordinator(self.server.connect, root or self.root, name, DAILY, lambda: A, owned=owned)
+        self.members.append(found)
+        return found.start()
+
+    def period(self, *arguments: str, code: int = 0, root: str | None = None) -> tuple[str, str]:
+        """stdout and stderr of ``offsetmgr period``."""
+        self._capsys.readouterr()
+        command = ["period", *arguments, "--root", root or self.root, "--zookeeper", self.server.connect]
+        assert offsetmgr(command) == code
+        shown = self._capsys.readouterr()
+        return shown.out, shown.err
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        found = json.loads(self.period(*arguments, "--format", "json", code=code)[0])
+        assert isinstance(found, list)
+        return found
+
+
+@pytest.fixture
+def runs(zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Runs]:
+    runs = Runs(zookeeper, f"/{unique}", capsys)
+    yield runs
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(PeriodCoordinator.stop, runs.members))
+
+
+@pytest.fixture
+def history(zookeeper: ZooKeeperServer, unique: str) -> Iterator[History]:
+    with ZookeeperSession(zookeeper.connect) as session:
+        room = Room(session, f"/{unique}")
+        room.prepare()
+        yield History(session, room.root)
+
+
+# --- work ---------------------------------------------------------------------------------------
+
+
+def test_ranges_are_fixed_once_before_the_work_begins(history: History) -> None:
+    work, fresh = history.fix("job", DAILY.period(0), RANGES, 5)
+    assert (fresh, work.ranges, work.attempts, work.published) == (True, RANGES, (), None)
+    assert history.fix("job", DAILY.period(0), {A[0]: OffsetRange(0, 99)}, 9) == (work, False)
+    assert history.read("job", 1) is None
+    with pytest.raises(Conflict, match="fixed for"):
+        history.fix("job", Schedule(FIRST, 7).period(0), RANGES, 9)
+    with pytest.raises(Conflict, match="no ranges"):
+        history.attempt("job", 1, "m", 1, 5)
+
+
+def test_a_frozen_process_that_wakes_beside_its_successor_publishes_nothing(history: History) -> None:
+    # Given one process at work, and another that began after it
+    history.fix("job", DAILY.period(0), RANGES, 1)
+    frozen = history.attempt("job", 0, "driver", 7, 2)
+    successor = history.attempt("job", 0, "driver", 9, 3)
+    # When the first wakes, then it can neither publish nor begin again
+    with pytest.raises(TakenOver, match="attempt 0 was overtaken"):
+        history.publish(frozen, "out/0", {}, 4)
+    with pytest.raises(TakenOver, match="later process"):
+        history.attempt("job", 0, "driver", 7, 4)
+    # And the second publishes, once, however often it asks
+    done = history.publish(successor, "out/1", {"taken": 10}, 5)
+    assert history.publish(successor, "out/1", {"taken": 10}, 6) == done
+    assert done.published is not None
+    assert (done.published.attempt, done.published.output, done.published.counts) == (1, "out/1", {"taken": 10})
+    with pytest.raises(TakenOver):
+        history.publish(frozen, "out/0", {}, 7)
+    with pytest.raises(Conflict, match="is published"):
+        history.attempt("job", 0, "driver", 11, 8)
+    assert history.works() == {(0, "job"): done}
+
+
+def test_jobs_have_work_of_their_own_and_old_work_can_be_forgotten(history: History) -> None:
+    for job in ("a", "b-c"):
+        history.fix(job, DAILY.period(3), RANGES, 1)
+    assert sorted(history.works([3])) == [(3, "a"), (3, "b-c")]
+    assert history.works([2]) == {}
+    history.forget("a", 3)
+    assert sorted(history.works()) == [(3, "b-c")]
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def test_status_names_who_holds_the_barrier_how_long_and_whose_it_is(runs: Runs) -> None:
+    first, _ = runs.member("m1", A[:2]), runs.member("m2", A[2:3])
+    first.finished(A[:2])
+    rows = runs.rows("status")
+    assert [(r["partition"], r["state"], r["owner"], r["last_finished"]) for r in rows] == [
+        (2, "holds", "m2", None),
+        (3, "holds", None, None),
+        (0, "finished", "m1", 0),
+        (1, "finished", "m1", 0),
+    ]
+    assert all(r["waiting_ms"] >= 0 for r in rows[:2]) and rows[2]["waiting_ms"] is None
+    out, err = runs.period("status", "--holding", code=1)
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [["0", "a", "2", "holds"], ["0", "a", "3", "holds"]]
+    assert "period 0, 2023-11-15T00:00:00.000Z to 2023-11-16T00:00:00.000Z; leader: m1; 2 live members" in err
+    assert "held by 2 of 4 partitions; open for" in err
+
+
+def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) -> None:
+    member = runs.member("m1", A)
+    history.fix("job", DAILY.period(0), {A[0]: OffsetRange(5, 9)}, 1)
+    history.publish(history.attempt("job", 0, "m1", 1, 2), "out", {}, 3)
+    member.current_period_complete({tp: RANGES[tp] for tp in A}, timeout=20)
+    rows = runs.rows("history")
+    shown = [(r["partition"], r["state"], r["member"], r["job"], r["first_offset"], r["end_offset"]) for r in rows]
+    assert shown == [
+        (1, "finished", "m1", None, 0, 11),
+        (2, "finished", "m1", None, 0, 12),
+        (3, "finished", "m1", None, 0, 13),
+        (0, "published", "m1", "job", 5, 9),
+    ]
+    assert (rows[3]["attempts"], rows[3]["output"], rows[0]["leader"]) == (1, "out", "m1")
+    assert rows[0]["took_ms"] >= 0
+    assert runs.rows("history", "--period", "7") == []
+
+
+def test_an_ended_run_says_so_and_abort_acts_only_when_told(runs: Runs) -> None:
+    member = runs.member("m1", A)
+    assert "dry run" in runs.period("abort")[1]
+    assert member.current_period_complete(A, timeout=20).number == 1
+    assert "ended" in runs.period("abort", "--why", "wrong topic", "--execute", "--yes")[1]
+    with pytest.raises(RunEnded, match="wrong topic"):
+        member.wait(1, 20)
+    assert "the run has ended: wrong topic" in runs.period("status")[1]
+    assert "has ended already" in runs.period("abort", code=1)[1]
+    assert "has opened no period" in runs.period("status", root="/nowhere", code=1)[1]
+
+
+# --- reruns -------------------------------------------------------------------------------------
+
+HALF_DAYS = ("--from", "2023-11-15T00:00:00", "--length", "PT12H")
+
+
+def test_a_rerun_beside_the_live_run_goes_through_the_past_and_closes(runs: Runs) -> None:
+    live = runs.member("live", A)
+    for number in range(2):
+        assert live.current_period_complete(A, timeout=20).number == number + 1
+    told = runs.period("rerun", *HALF_DAYS, "--until", "2023-11-16T00:00:00", "--name", "again", "--execute")[1]
+    assert f"in {runs.root}/reruns/again; then it closes" in told
+    assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", "--execute", code=1)[1]
+    member = runs.member("m", A, f"{runs.root}/reruns/again")
+    assert member.check_limit(FIRST + DAY // 2 - 1, A[0]) and not member.check_limit(FIRST + DAY // 2, A[0])
+    assert member.current_period_complete(A, timeout=20).start_ms == FIRST + DAY // 2
+    with pytest.raises(RunEnded, match="the rerun is done"):
+        member.current_period_complete(A, timeout=20)
+    with ZookeeperSession(runs.server.connect) as session:
+        assert sorted(Room(session, f"{runs.root}/reruns/again").history()) == [0, 1]
+    open_ = live.open_period()
+    assert open_ is not None and open_.period == DAILY.period(2), "the live run knows nothing of it"
+
+
+def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) -> None:
+    live = runs.member("live", A)
+    for _ in range(2):
+        live.current_period_complete(A, timeout=20)
+    given = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
+    assert "dry run" in runs.period("rerun", *given)[1]
+    runs.period("rerun", *given, "--execute", "--yes")
+    assert (back := live.wait(2, 20)).number == 3
+    assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)
+    assert live.finished(A, 2) == dict.fromkeys(A, Verdict.LATE), "what was open is given up"
+    assert not live.check_limit(FIRST + DAY // 2, A[0])
+    with pytest.raises(LateRecord):
+        live.check_limit(FIRST - 1, A[0])
+    assert live.current_period_complete(A, timeout=20).start_ms == FIRST + DAY // 2
+    daily = live.current_period_complete(A, timeout=20)
+    assert (daily.number, daily.start_ms, daily.end_ms) == (5, FIRST + DAY, FIRST + 2 * DAY)
+    abandoned = [r for r in runs.rows("history") if r["state"] == "abandoned"]
+    assert [(r["period"], r["start_ms"]) for r in abandoned] == [(2, FIRST + 2 * DAY)]
+    assert abandoned[0]["abandoned"].startswith("given up for a rerun from 2023-11-15")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((*HALF_DAYS,), "neither --name nor --instead"),
+        ((*HALF_DAYS, "--name", "x", "--instead"), "both --name and --instead"),
+        ((*HALF_DAYS, "--name", "x", "--then", "stop"), "neither close nor live"),
+        (("--from", "2023-11-15T00:00:00", "--length", "P2D", "--name", "x"), "longer than the live run's"),
+        (("--from", "2023-11-17T00:00:00", "--length", "PT12H", "--name", "x"), "none of the past"),
+        ((*HALF_DAYS, "--until", "2023-11-15T13:00:00", "--name", "x"), "not a whole number of periods"),
+        ((*HALF_DAYS, "--until", "2023-11-15T05:00:00", "--name", "x"), "ends before its first period"),
+        (("--from", "2023-11-15T01:00:00", "--length", "PT12H", "--name", "x", "--then", "live"), "never end where"),
+    ],
+)
+def test_a_rerun_that_cannot_go_as_it_is_told_is_refused(runs: Runs, options: tuple[str, ...], why: str) -> None:
+    runs.member("live", A).current_period_complete(A, timeout=20)
+    assert why in runs.period("rerun", *options, "--execute", code=2)[1]
