@@ -38,8 +38,8 @@ class SessionLease:
         changed: Callable[[], None],
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``changed`` is called (in the lease's thread) when the session has turned out to have expired, and when the
-        lease is valid again after it was not."""
+        """``changed`` is called (in the lease's thread) when `expired` has become true, and when the lease is valid
+        again after it was not."""
         self._session = session
         self._changed = changed
         self._clock = clock
@@ -47,7 +47,8 @@ class SessionLease:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.expired = False
-        """Whether the server has said that the session is over."""
+        """Whether the lease will never be valid again: the server has said that the session is over, or no beat comes
+        any more, by a defect that the log tells."""
 
     def begin(self) -> None:
         """Connects, if need be, and starts to keep the lease. Raises what the session raises."""
@@ -77,13 +78,20 @@ class SessionLease:
             try:
                 self._beat()
             except SessionExpired:
-                self.expired = True
-                self._until = float("-inf")
-                self._changed()
+                self._over()
                 return
             except OffsetMgrError as error:
                 _LOG.info("no beat of the ZooKeeper session: %s", error)
                 self._ended.wait(pause)
                 continue
+            except Exception:  # whoever holds the lease would wait for the next beat for ever
+                _LOG.exception("the beat of the ZooKeeper session has ended by a defect of offsetmgr")
+                self._over()
+                return
             if not was_valid and self.valid():
                 self._changed()
+
+    def _over(self) -> None:
+        self.expired = True
+        self._until = float("-inf")
+        self._changed()

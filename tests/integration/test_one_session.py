@@ -135,6 +135,32 @@ def test_a_lease_is_good_again_when_the_session_has_survived(gate: Gate) -> None
         assert not lease.valid()
 
 
+class Defective(ZookeeperSession):
+    """Whose `sync` runs into a defect once one is planted."""
+
+    defect = False
+
+    def sync(self) -> None:
+        if self.defect:
+            raise LookupError("planted")
+        super().sync()
+
+
+def test_a_lease_whose_beat_ends_by_a_defect_says_so(
+    zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = threading.Event()
+    with Defective(zookeeper.connect, session_timeout_ms=SESSION_MS) as session:
+        lease = SessionLease(session, told.set)
+        lease.begin()
+        session.defect = True
+
+        assert told.wait(30)
+        assert lease.expired
+        assert not lease.valid()
+        assert "LookupError: planted" in caplog.text
+
+
 def test_claims_are_made_only_where_nobody_owns_and_released_only_where_they_are_ours(
     zookeeper: ZooKeeperServer, unique: str
 ) -> None:
