@@ -23,8 +23,6 @@ from offsetmgr.zookeeper.transactions import OPERATIONS_A_TRANSACTION, Create, D
 
 _TRIES: Final = 8
 _RACES: Final = (Code.NODE_EXISTS, Code.NO_NODE, Code.BAD_VERSION)
-_VERSION: Final = 0
-"""Owner nodes are never written a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +40,15 @@ class Claims:
         self._session = session
         self._session_id = session_id
         self._group = group
+        self.unsure: set[TopicPartition] = set()
+        """Partitions whose claim failed without our knowing whether it was carried out: their nodes may be ours."""
 
     def path(self, partition: TopicPartition) -> str:
         return paths.owner(self._group, partition.topic, partition.partition)
 
     def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> Claimed:
-        """Claims those of the partitions that nobody owns. Raises what the session raises."""
+        """Claims those of the partitions that nobody owns. Raises what the session raises; what it has asked for is
+        `unsure` then."""
         for _ in range(_TRIES):
             found = self._read(wanted)
             mine = {tp: wanted[tp] for tp, node in found.items() if self._is(node, wanted[tp])}
@@ -58,29 +59,34 @@ class Claims:
             }
             free = [tp for tp in wanted if tp not in mine and tp not in held]
             if not free:
+                self.unsure -= wanted.keys()
                 return Claimed(mine, held)
             self._ensure_parents(free)
             operations: list[Operation] = []
             for tp in free:
-                if found[tp] is not None:  # ours, but for another thread
-                    operations.append(Delete(self.path(tp), _VERSION))
+                if (ours := found[tp]) is not None:  # but for another thread, or written over by hand
+                    operations.append(Delete(self.path(tp), ours.version))
                 operations.append(Create(self.path(tp), str(wanted[tp]).encode(), ephemeral=True))
+            self.unsure |= set(free)
             self._carry_out(operations)
         raise Conflict(f"partitions of group {self._group}", "their owners come and go", "try again when it is quiet")
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Gives up those of the partitions that are ours. Raises what the session raises."""
-        left = list(partitions)
+        left = set(partitions)
+        if left & self.unsure:
+            self._session.sync()  # what was sent on a lost connection has been carried out by then, or never will be
         for _ in range(_TRIES):
-            left = [tp for tp, node in self._read(left).items() if self._ours(node)]
-            if not left:
+            ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._ours(node)}
+            self.unsure -= left - ours.keys()
+            if not ours:
                 return
-            self._carry_out([Delete(self.path(tp), _VERSION) for tp in left])
+            self._carry_out([Delete(self.path(tp), node.version) for tp, node in ours.items()])
         raise Conflict(f"partitions of group {self._group}", "their owners come and go", "try again when it is quiet")
 
     def lost(self, owned: Mapping[TopicPartition, ThreadId]) -> set[TopicPartition]:
-        """Those of the partitions whose node is ours no longer: somebody has deleted it. Raises what the session
-        raises."""
+        """Those of the partitions whose node is ours no longer: somebody has deleted it, or written something
+        else into it. Raises what the session raises."""
         return {tp for tp, node in self._read(owned).items() if not self._is(node, owned[tp])}
 
     def _read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, NodeData | None]:
@@ -92,8 +98,8 @@ class Claims:
             found[tp] = node
         return found
 
-    def _ours(self, node: NodeData | None) -> bool:
-        return node is not None and node.ephemeral_owner == self._session_id
+    def _ours(self, node: NodeData) -> bool:
+        return node.ephemeral_owner == self._session_id
 
     def _is(self, node: NodeData | None, thread: ThreadId) -> bool:
         return node is not None and self._ours(node) and node.data == str(thread).encode()

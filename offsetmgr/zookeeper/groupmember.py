@@ -16,7 +16,15 @@ from typing import Final
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, OffsetMgrError, SessionExpired
+from offsetmgr.errors import (
+    Conflict,
+    InvalidPattern,
+    OffsetMgrError,
+    SessionExpired,
+    UnknownVersion,
+    Unreadable,
+    UnsupportedOperation,
+)
 from offsetmgr.model import TopicPartition
 from offsetmgr.zookeeper.assignors import Assignor, ThreadId
 from offsetmgr.zookeeper.claims import Claims
@@ -26,6 +34,7 @@ from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.sessionlease import SessionLease
 from offsetmgr.zookeeper.subscription import Subscription
 
+_NOT_UNDERSTOOD: Final = (Unreadable, UnknownVersion, UnsupportedOperation, InvalidPattern)
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
@@ -35,14 +44,15 @@ class Timing:
 
     ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before what
     failed is tried again (at once where the cause goes away before), and how often an error that will not go away by
-    itself is met before the member gives up. ``settle_ms`` is how long changes are gathered into one rebalance.
+    itself is met before the member gives up. A registration or a topic that cannot be understood is such an error for
+    one who joins; a member that has been through a rebalance keeps what it owns and goes on trying. ``settle_ms`` is
+    how long changes are gathered into one rebalance.
     """
 
     session_timeout_ms: int = 6000
     backoff_ms: int = 500
     max_retries: int = 4
     settle_ms: int = 50
-    release_delay_ms: int = 1000
 
 
 class Member:
@@ -83,6 +93,9 @@ class Member:
         self._share: Share | None = None
         self._error: OffsetMgrError | None = None
         self._joined = False
+        self.hindered_by: OffsetMgrError | None = None
+        """The registration or topic that cannot be understood, for want of which there is no rebalance: the member goes
+        on with what it owns. None where it can see who shares the group."""
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
@@ -172,7 +185,7 @@ class Member:
         try:
             while not self._leaving.is_set():
                 if lease.expired:
-                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session has expired")
+                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session is over")
                 self._wake.clear()
                 try:
                     complete = share.rebalance()
@@ -182,8 +195,13 @@ class Member:
                     raise
                 except OffsetMgrError as error:
                     failures += 1
-                    _LOG.warning("consumer %s: rebalance: %s", self.member_id, error)
-                    if not error.retriable and not isinstance(error, Conflict) and failures > self._timing.max_retries:
+                    # The first, second, fourth, eighth time: it may stay for days.
+                    level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
+                    _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
+                    passes = error.retriable or isinstance(error, Conflict)
+                    # Leaving would help nobody: all others are hindered by the same.
+                    passes = passes or (error is self.hindered_by and self._settled.is_set())
+                    if not passes and failures > self._timing.max_retries:
                         raise
                     complete = False
                 self._wake.wait(None if complete else self._timing.backoff_ms / 1000)
@@ -210,11 +228,16 @@ class Member:
 
     def look(self, session: ZookeeperSession) -> Picture:
         """Reads the group; registers again where somebody has deleted the registration."""
-        picture = look(session, self.group, exclude_internal=self._exclude_internal)
-        if self.member_id in picture.members:
-            return picture
-        register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
-        return look(session, self.group, exclude_internal=self._exclude_internal)
+        try:
+            picture = look(session, self.group, exclude_internal=self._exclude_internal)
+            if self.member_id not in picture.members:
+                register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
+                picture = look(session, self.group, exclude_internal=self._exclude_internal)
+        except _NOT_UNDERSTOOD as error:
+            self.hindered_by = error
+            raise
+        self.hindered_by = None
+        return picture
 
     def part(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
         """This member's part of the assignment."""

@@ -40,13 +40,15 @@ class Holder(Protocol):
         ...
 
     def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
-        """Consume these from their committed offsets on. Gives those that could not be begun yet (asked again soon).
+        """Consume these from their committed offsets on (those too that were stopped, and have come back before they
+        could be released). Gives those that could not be begun yet (asked again soon).
         Raises where that will not change by itself."""
         ...
 
     def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:
-        """Hand out nothing more of these, commit what was, forget them. ``leaving``: the whole group is left, so nobody
-        claims them before the registration has gone too."""
+        """Hand out nothing more of these, commit what was, forget them. Asked again for those that are stopped already
+        where their release has failed. ``leaving``: the whole group is left, so nobody claims them before the
+        registration has gone too."""
         ...
 
     def drop(self, partitions: Collection[TopicPartition] | None) -> None:
@@ -101,32 +103,37 @@ class Share:
         self.held: dict[TopicPartition, str] = {}
         """Partitions of its share that others still hold, with the texts of their owner nodes; replaced too."""
         self._unbegun: set[TopicPartition] = set()
+        """Those of ``owned`` that nobody consumes: not begun yet, or stopped and not released yet."""
         self._seen: object = None
 
     def rebalance(self) -> bool:
         """Brings what is owned in line with what is there now. False where something is left to be tried again."""
         member, holder = self._member, self._member.holder
-        self._watch([], [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS])
+        parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
+        self._watch([self._claims.path(tp) for tp in self.owned], parents)
+        # Before the look, which fails as long as a registration cannot be read: what is lost is lost all the same.
+        if lost := self._claims.lost(self.owned):
+            _LOG.warning("consumer %s: others deleted or wrote its owner nodes: %s", member.member_id, _listed(lost))
+            holder.drop(lost)
+            self._forget(lost)
         picture = member.look(self._session)
         if self._watch([paths.topic(topic) for topic in picture.streams.get(member.member_id, {})], []):
             picture = member.look(self._session)  # what changed before the watches stood
-        if lost := self._claims.lost(self.owned):
-            _LOG.warning("consumer %s: owner nodes were deleted by others: %s", member.member_id, _listed(lost))
-            holder.drop(lost)
-            self._forget(lost)
         if not picture.brokers:
             # As the old consumer: nothing can be consumed, and nothing is gained by letting go.
             return not self._unbegun
         share = member.part(picture)
         if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
-            holder.stop(leaving, leaving=False)
+            self._stop(leaving)
             self._claims.release(leaving)
             self._forget(leaving)
+        if stray := self._claims.unsure - share.keys():
+            self._claims.release(stray)
         claimed = self._claims.claim({tp: thread for tp, thread in share.items() if tp not in self.owned})
         self.owned = {**self.owned, **claimed.mine}
+        self._unbegun |= claimed.mine.keys()
         self.held = dict(claimed.held)
         self._watch([self._claims.path(tp) for tp in (*claimed.mine, *claimed.held)], [])
-        self._unbegun |= claimed.mine.keys()
         if self._unbegun:
             self._unbegun = set(holder.begin({tp: self.owned[tp] for tp in self._unbegun}))
         seen = (picture.streams, picture.partitions)
@@ -144,24 +151,39 @@ class Share:
             )
         return not self.held and not self._unbegun
 
+    def _stop(self, leaving: Collection[TopicPartition]) -> None:
+        """From here on they are not consumed, whatever fails; should they come back before their owner nodes have gone,
+        they are begun anew."""
+        self._unbegun |= set(leaving)
+        try:
+            self._member.holder.stop(leaving, leaving=False)
+        except OffsetMgrError:
+            self._member.holder.drop(leaving)
+            raise
+
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self.owned = {tp: thread for tp, thread in self.owned.items() if tp not in partitions}
         self._unbegun -= set(partitions)
 
     def _watch(self, nodes: list[str], parents: list[str]) -> bool:
-        """Lets a change of these wake the member, once each. Whether any watch is new; a node that has gone wakes the
-        member at once where it was to be watched for going."""
+        """Lets a change of these wake the member, once each; the coming of a parent that is not there (before the first
+        broker there is none of theirs). Whether any watch is new; an owner node that has gone wakes the member at once.
+        """
         with self._lock:
             nodes = [path for path in nodes if path not in self._watched]
             parents = [path for path in parents if path not in self._watched]
             self._watched |= {*nodes, *parents}
-        missing: Collection[str] = {*nodes, *parents}
+        missing = {*nodes, *parents}
         try:
-            missing = self._session.watch_many(nodes, parents, self._fired) if missing else ()
+            if missing:
+                missing = set(self._session.watch_many(nodes, parents, self._fired))
+            for path in missing.intersection(parents):
+                self._session.watch_children(path, self._fired)
+                missing.discard(path)
         finally:
             with self._lock:
-                self._watched -= set(missing)
-        if any(self._claims.path(tp) in missing for tp in self.held):
+                self._watched -= missing
+        if missing and any(self._claims.path(tp) in missing for tp in (*self.owned, *self.held)):
             self._member.wake()
         return bool(nodes or parents)
 
