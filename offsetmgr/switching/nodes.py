@@ -158,8 +158,8 @@ class SwitchNodes:
             return True
         if outcome.state is State.REFUSED and outcome.code in _RACES:
             return False
-        if outcome.state is State.UNKNOWN:
-            self._session.sync()
+        if outcome.state in (State.UNKNOWN, State.NOT_SENT):
+            self._session.sync()  # which says so where the session is over
             return False
         raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
 

@@ -1,0 +1,50 @@
+"""One switch in a process of its own, that kills or freezes itself when a step has happened.
+
+Argument: a JSON object with ``zookeeper``, ``bootstrap``, ``group``, ``to``, ``session_ms``, and ``at`` (a step of
+`offsetmgr.switching.switch.STEPS`, ``begun`` before all of them, or ``recorded`` before the copy)
+with ``signal``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.migration.phases import Phase
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.switching.switch import Switch
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+
+def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, at: str, signal: int) -> None:
+    def reached(step: str) -> None:
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+        if step == at:
+            os.kill(os.getpid(), signal)
+
+    with (
+        ZookeeperStore(zookeeper) as first,
+        KafkaStore(bootstrap) as second,
+        KafkaCluster(bootstrap) as cluster,
+        ZookeeperSession(zookeeper, session_timeout_ms=session_ms) as session,
+    ):
+        switch = Switch(
+            session,
+            group,
+            first,
+            second,
+            cluster,
+            who="a test's process",
+            record=lambda _store, _changes: reached("recorded"),
+            tell=reached,
+        )
+        reached("begun")
+        switch.carry_out(Phase(to), patience_s=20)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

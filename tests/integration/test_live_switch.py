@@ -1,0 +1,474 @@
+"""The live switch on real ZooKeeper and a real broker: all four changes, who is in the way, kills, frozen members."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
+
+from members import PythonMember
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.consumer import ConsumerSettings, Message, ZookeeperConsumer
+from offsetmgr.errors import Conflict, GateRefused, GroupNotFound, SwitchInProgress, TimedOut
+from offsetmgr.migration.phases import Phase
+from offsetmgr.model import Absent, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.switching.evidence import Evidence
+from offsetmgr.switching.nodes import SwitchNodes
+from offsetmgr.switching.store import SwitchedStore
+from offsetmgr.switching.switch import STEPS, Switch
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+
+ROUND = [Phase.DUAL, Phase.KAFKA, Phase.DUAL, Phase.ZOOKEEPER]
+SESSION_MS = 2000
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)  # between looks, never instead of one
+
+
+class World:
+    """One group of the test, both of its stores, and the members and switches that the test makes."""
+
+    def __init__(self, kafka: KafkaBroker, group: str) -> None:
+        self.broker, self.group = kafka, group
+        self.zookeeper, self.kafka = ZookeeperStore(kafka.zookeeper), KafkaStore(kafka.bootstrap)
+        self.cluster = KafkaCluster(kafka.bootstrap)
+        self.recorded: list[dict[TopicPartition, int | None]] = []
+        self._made: list[Any] = [self.zookeeper, self.kafka, self.cluster]
+
+    def uri(self, start: str = "zookeeper") -> str:
+        first, second = self.broker.zookeeper.replace("/", "%2F"), self.broker.bootstrap
+        return f"switched:?zookeeper=zookeeper%3A%2F%2F{first}&kafka=kafka%3A%2F%2F{second}&start={start}"
+
+    def member(self, start: str = "zookeeper", timeout_ms: int = 30_000) -> SwitchedStore:
+        store = open_store(self.uri(start), ConnectionConfig(timeout_ms=timeout_ms))
+        assert isinstance(store, SwitchedStore)
+        self._made.append(store)
+        return store
+
+    def switch(self, **changes: Any) -> Switch:
+        session = ZookeeperSession(self.broker.zookeeper, session_timeout_ms=SESSION_MS)
+        self._made.append(session)
+
+        def record(_store: OffsetStore, copies: Any) -> None:
+            self.recorded.append({tp: getattr(c.expected, "offset", None) for tp, c in copies.items()})
+
+        arguments = {"who": "the test", "record": record, **changes}
+        return Switch(session, self.group, self.zookeeper, self.kafka, self.cluster, **arguments)
+
+    def to(self, mode: Phase) -> Evidence:
+        return self.switch().carry_out(mode, patience_s=20)
+
+    def held(self) -> dict[str, dict[int, int]]:
+        """Partition -> offset in both stores."""
+        return {
+            name: {tp.partition: o.offset for tp, o in store.fetch(self.group).items() if not isinstance(o, Absent)}
+            for name, store in (("zookeeper", self.zookeeper), ("kafka", self.kafka))
+        }
+
+    def storage(self) -> tuple[str, int, str | None]:
+        """Mode, epoch, and where a switch under way leads to."""
+        with ZookeeperSession(self.broker.zookeeper) as session:
+            seen = SwitchNodes(session, self.group).read()
+        assert seen is not None
+        turning = seen.storage.turning
+        return seen.storage.mode.value, seen.storage.epoch, None if turning is None else turning.value
+
+    def close(self) -> None:
+        for one in reversed(self._made):
+            one.close()
+
+
+@pytest.fixture
+def world(kafka: KafkaBroker, unique: str) -> Iterator[World]:
+    made = World(kafka, unique)
+    yield made
+    made.close()
+
+
+def at(topic: str, **offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {TopicPartition(topic, int(name[1:])): OffsetAndMetadata(value) for name, value in offsets.items()}
+
+
+# --- the four changes --------------------------------------------------------------------------------
+
+
+def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_before_a_store_is_left(
+    world: World, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group, 2)
+    one, two = world.member(), world.member()
+    one.commit(world.group, at(topic, p0=10, p1=100))
+    two.follow(world.group)
+
+    evidence = world.to(Phase.DUAL)
+    assert (evidence.start, evidence.to, evidence.epoch) == (Phase.ZOOKEEPER, Phase.DUAL, 3)
+    assert sorted(m.name for m in evidence.members) == sorted([one.member, two.member])
+    assert evidence.late == ()
+    one.commit(world.group, at(topic, p0=20))
+    assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 20}}
+
+    world.to(Phase.KAFKA)
+    assert world.held()["kafka"] == {0: 20, 1: 100}  # copied: nobody commits partition 1
+    two.commit(world.group, at(topic, p0=30))
+    assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 30, 1: 100}}
+
+    world.to(Phase.DUAL)
+    one.commit(world.group, at(topic, p1=110))
+    assert world.held() == {"zookeeper": {0: 20, 1: 110}, "kafka": {0: 30, 1: 110}}
+
+    world.to(Phase.ZOOKEEPER)
+    assert world.held()["zookeeper"] == {0: 30, 1: 110}
+    two.commit(world.group, at(topic, p0=40))
+    assert world.held() == {"zookeeper": {0: 40, 1: 110}, "kafka": {0: 30, 1: 110}}
+    assert world.recorded == [{TopicPartition(topic, 1): None}, {TopicPartition(topic, 0): 20}]
+    assert world.storage() == ("zookeeper", 9, None)
+    assert {tp.partition: getattr(o, "offset", None) for tp, o in one.fetch(world.group).items()} == {0: 40, 1: 110}
+
+
+def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothing_repeated(
+    world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group, 4)  # two members; nothing is produced to partition 3 after the beginning
+    producer, produced, stopped = Producer({"bootstrap.servers": kafka.bootstrap}), [0, 0, 0, 5], threading.Event()
+    for number in range(5):
+        producer.produce(topic, b"%d" % number, partition=3)
+
+    def produce() -> None:
+        while not stopped.wait(0.005):
+            for partition in range(3):
+                producer.produce(topic, b"%d" % produced[partition], partition=partition)
+                produced[partition] += 1
+            producer.poll(0)
+
+    seen: list[Message] = []
+    settings = ConsumerSettings(
+        auto_offset_reset="smallest", auto_commit_interval_ms=50, zookeeper_session_timeout_ms=4000, release_delay_ms=0
+    )
+
+    def consumer(name: str) -> ZookeeperConsumer:
+        return ZookeeperConsumer(
+            zookeeper=kafka.zookeeper,
+            bootstrap_servers=kafka.bootstrap,
+            group=world.group,
+            offsets="switched",
+            consumer_id=name,
+            settings=settings,
+        )
+
+    def read(stream: Any) -> None:
+        for message in stream:
+            seen.append(message)
+
+    world.switch().declare(Phase.ZOOKEEPER)
+    consumers, readers = [consumer("a"), consumer("b")], []
+    try:
+        for one in consumers:
+            (stream,) = one.create_message_streams({topic: 1})[topic]
+            readers.append(threading.Thread(target=read, args=(stream,)))
+            readers[-1].start()
+        wait_for(lambda: [len(one.owned) for one in consumers] == [2, 2], "each owns two")
+        rebalances = [one.rebalances for one in consumers]
+        producing = threading.Thread(target=produce)
+        producing.start()
+        for mode in ROUND:
+            count = len(seen)
+            wait_for(lambda count=count: len(seen) > count + 100, "messages flow")
+            assert len(world.to(mode).members) == 2
+        stopped.set()
+        producing.join()
+        assert producer.flush(30) == 0
+        wait_for(lambda: len(seen) >= sum(produced), "all messages")
+        assert [one.rebalances for one in consumers] == rebalances
+    finally:
+        stopped.set()
+        for one in consumers:
+            one.shutdown()
+        for reader in readers:
+            reader.join()
+
+    found = sorted((message.partition, message.offset) for message in seen)
+    assert found == [(p, offset) for p in range(4) for offset in range(produced[p])]
+    assert world.held()["zookeeper"] == dict(enumerate(produced))
+
+
+# --- who and what is in the way ----------------------------------------------------------------------
+
+
+def test_a_direct_change_is_refused_and_nothing_changes(world: World, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(world.group)
+    world.member().commit(world.group, at(topic, p0=1))
+
+    with pytest.raises(GateRefused, match="zookeeper -> kafka: goes only through dual"):
+        world.to(Phase.KAFKA)
+
+    assert world.storage() == ("zookeeper", 1, None)
+
+
+def test_a_group_of_which_nobody_has_said_anything_is_not_guessed(world: World) -> None:
+    store = open_store(world.uri().removesuffix("&start=zookeeper"))
+    world._made.append(store)
+
+    with pytest.raises(GroupNotFound, match="nobody has said where its offsets are"):
+        world.to(Phase.DUAL)
+    with pytest.raises(GroupNotFound, match="nobody has said where its offsets are"):
+        store.fetch(world.group)
+    world.switch().declare(Phase.KAFKA)
+    assert dict(store.fetch(world.group)) == {}
+    with pytest.raises(Conflict, match="the test has said kafka already"):
+        world.switch().declare(Phase.ZOOKEEPER)
+
+
+def test_a_registered_consumer_that_does_not_follow_is_named(
+    world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group)
+    world.member().commit(world.group, at(topic, p0=0))
+    with ZookeeperConsumer(
+        zookeeper=kafka.zookeeper, bootstrap_servers=kafka.bootstrap, group=world.group, consumer_id="old"
+    ) as old:
+        old.create_message_streams({topic: 1})
+
+        with pytest.raises(GateRefused, match=f"{world.group}_old would go on committing where they do now"):
+            world.to(Phase.DUAL)
+
+    assert world.storage() == ("zookeeper", 1, None)
+
+
+def test_a_member_of_the_group_in_kafka_is_named(
+    world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group)
+    world.member().commit(world.group, at(topic, p0=0))
+    native = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": world.group, "client.id": "native"})
+    native.subscribe([topic])
+    try:
+        wait_for(lambda: native.poll(0.1) is None and native.assignment(), "it has joined")
+
+        with pytest.raises(GateRefused, match=r"native.* \(in Kafka\) would go on committing"):
+            world.to(Phase.DUAL)
+    finally:
+        native.close()
+
+
+def test_a_store_that_is_not_in_use_and_ahead_is_refused_because_the_larger_would_count(
+    world: World, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group)
+    member = world.member()
+    member.commit(world.group, at(topic, p0=10))
+    world.kafka.commit(world.group, at(topic, p0=50))
+
+    with pytest.raises(GateRefused, match=f"{topic}-0: 10 in use, 50 in the other store"):
+        world.to(Phase.DUAL)
+
+    member.commit(world.group, at(topic, p0=11))
+    assert world.held() == {"zookeeper": {0: 11}, "kafka": {0: 50}}
+
+
+def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(world.group)
+    world.member().commit(world.group, at(topic, p0=10))
+    refused: list[str] = []
+
+    def tell(step: str) -> None:
+        if step == "acknowledged":
+            with pytest.raises(Conflict) as caught:
+                world.to(Phase.DUAL)
+            refused.append(str(caught.value))
+
+    world.switch(tell=tell, who="the first").carry_out(Phase.DUAL, patience_s=20)
+
+    assert refused == [f"switch of group {world.group}: the first is switching it"]
+    assert world.storage() == ("dual", 3, None)
+
+
+# --- while it is under way ---------------------------------------------------------------------------
+
+
+def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_new_mode(
+    world: World, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group)
+    patient, hasty = world.member(), world.member(timeout_ms=1000)
+    patient.commit(world.group, at(topic, p0=1))
+    hasty.follow(world.group)
+    waited: list[Any] = []
+
+    def commit() -> None:
+        waited.append(patient.commit(world.group, at(topic, p0=2)))
+
+    thread = threading.Thread(target=commit)
+
+    def tell(step: str) -> None:
+        if step == "acknowledged":
+            thread.start()
+            with pytest.raises(SwitchInProgress, match="a switch to dual, by the test, has not ended within 1 s"):
+                hasty.fetch(world.group)
+            assert waited == []
+            assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
+
+    world.switch(tell=tell).carry_out(Phase.DUAL, patience_s=20)
+    thread.join(30)
+
+    assert len(waited) == 1
+    assert world.held() == {"zookeeper": {0: 2}, "kafka": {0: 2}}
+
+
+@pytest.mark.parametrize("step", ["begun", *STEPS[:2], "recorded", *STEPS[2:]])
+def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
+    step: str, world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group, 2)
+    member = world.member(start="dual")
+    member.commit(world.group, at(topic, p0=10))
+    world.zookeeper.commit(world.group, at(topic, p1=70))  # idle: to be copied
+    arguments = {
+        "zookeeper": kafka.zookeeper,
+        "bootstrap": kafka.bootstrap,
+        "group": world.group,
+        "to": "kafka",
+        "session_ms": SESSION_MS,
+        "at": step,
+        "signal": int(signal.SIGKILL),
+    }
+
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("switching_process.py")), json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.stdout.split()[-1] == step
+    happened = step in ("settled", "followed")
+    member.commit(world.group, at(topic, p0=20))  # waits, at most, until the members have noticed
+    mode, epoch, turning = world.storage()
+    assert (mode, turning) == ("kafka" if happened else "dual", None)
+    assert epoch == (1 if step == "begun" else 3)
+    assert world.held()["kafka"][0] == 20
+    assert world.held()["zookeeper"][0] == (10 if happened else 20)
+    if not happened:
+        world.to(Phase.KAFKA)
+    assert world.held()["kafka"] == {0: 20, 1: 70}
+
+
+def test_a_switch_frozen_past_its_session_and_woken_changes_nothing(
+    world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(world.group)
+    member = world.member()
+    member.commit(world.group, at(topic, p0=10))
+    arguments = {
+        "zookeeper": kafka.zookeeper,
+        "bootstrap": kafka.bootstrap,
+        "group": world.group,
+        "to": "dual",
+        "session_ms": SESSION_MS,
+        "at": "compared",
+        "signal": int(signal.SIGSTOP),
+    }
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("switching_process.py")), json.dumps(arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as frozen:
+        try:
+            wait_for(lambda: world_is(world, "zookeeper", 3, None), "the members have gone back")
+            member.commit(world.group, at(topic, p0=20))
+        finally:
+            os.kill(frozen.pid, signal.SIGCONT)
+        _, errors = frozen.communicate(timeout=60)
+
+    assert frozen.returncode == 1
+    assert "expired" in errors
+    assert world.storage() == ("zookeeper", 3, None)
+    assert world.held() == {"zookeeper": {0: 20}, "kafka": {}}
+
+
+def world_is(world: World, *storage: Any) -> bool:
+    with ZookeeperSession(world.broker.zookeeper) as session:
+        if SwitchNodes(session, world.group).read() is None:
+            return False
+    return world.storage() == storage
+
+
+# --- frozen members ----------------------------------------------------------------------------------
+
+
+def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothing_back(
+    world: World, kafka: KafkaBroker, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic(world.group)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(3000):
+        producer.produce(topic, b"%d" % number)
+    assert producer.flush(30) == 0
+    world.switch().declare(Phase.ZOOKEEPER)
+
+    def member(name: str) -> PythonMember:
+        return PythonMember(
+            tmp_path / name,
+            zookeeper=kafka.zookeeper,
+            bootstrap=kafka.bootstrap,
+            group=world.group,
+            topic=topic,
+            offsets="switched",
+            consumer_id=name,
+            settings={"zookeeper_session_timeout_ms": 4000, "auto_commit_interval_ms": 50, "release_delay_ms": 0},
+            think_ms=1,
+        )
+
+    frozen, other = member("a"), member("b")
+    try:
+        frozen.start()
+        wait_for(lambda: len(frozen.messages()) > 200, "it consumes")
+        frozen.freeze()
+
+        with pytest.raises(TimedOut, match=r"no acknowledgement from .* within 0\.5 s; back to the old mode"):
+            world.switch().carry_out(Phase.DUAL, patience_s=0.5)
+        assert world.storage() == ("zookeeper", 3, None)
+
+        other.start()
+        evidence = world.switch().carry_out(Phase.DUAL, patience_s=20)  # outlives the frozen one's session
+        assert len(evidence.members) == 1
+        wait_for(lambda: len(other.messages()) > 200, "the other one consumes")
+        world.to(Phase.KAFKA)
+        left = world.held()["zookeeper"]
+        frozen.thaw()
+        wait_for(lambda: len(frozen.messages()) + len(other.messages()) >= 3000, "all is consumed")
+        wait_for(lambda: world.held()["kafka"][0] == 3000, "and committed")
+    finally:
+        frozen.stop()
+        other.stop()
+    assert world.held()["zookeeper"] == left  # the frozen one wrote nothing there
+    seen = {message.offset for one in (frozen, other) for message in one.messages()}
+    assert seen == set(range(3000))
+    assert world.storage() == ("kafka", 7, None)

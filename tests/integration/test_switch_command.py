@@ -1,0 +1,98 @@
+"""``offsetmgr migrate switch`` as a process, on real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from offsetmgr.formats.images import GroupImages
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations.images import load_images
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(kafka: KafkaBroker, unique: str, tmp_path: Path) -> Run:
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        stores = ("--zookeeper", kafka.zookeeper, "--bootstrap-server", kafka.bootstrap)
+        return subprocess.run(
+            [sys.executable, "-m", "offsetmgr", "migrate", "switch", "--group", unique, *stores, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        )
+
+    return command
+
+
+@pytest.fixture
+def member(kafka: KafkaBroker) -> Iterator[OffsetStore]:
+    first, second = quote(f"zookeeper://{kafka.zookeeper}", safe=""), quote(f"kafka://{kafka.bootstrap}", safe="")
+    with open_store(f"switched:?zookeeper={first}&kafka={second}") as store:
+        yield store
+
+
+def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
+    run: Run, member: OffsetStore, kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    topic = make_topic(unique)
+    partition = TopicPartition(topic, 0)
+
+    unsaid = run("--to", "dual", "--execute", "--yes")
+    assert unsaid.returncode == 1
+    assert f"error: switch of group {unique}: nobody has said where its offsets are" in unsaid.stderr
+    assert run("--to", "dual", "--declare", "--execute", "--yes").returncode == 0
+    member.commit(unique, {partition: OffsetAndMetadata(5)})
+    with KafkaStore(kafka.bootstrap) as store:
+        store.commit(unique, {partition: OffsetAndMetadata(3)}, allow_rewind=True)  # behind, as an idle one is
+
+    dry = run("--to", "kafka", "--format", "json")
+    assert (dry.returncode, [row["epoch"] for row in json.loads(dry.stdout)]) == (0, [1])
+    assert f"would copy {topic}-0: 3 -> 5" in dry.stderr
+    assert f"dry run: would switch group {unique} dual -> kafka; nothing was changed" in dry.stderr
+
+    image = tmp_path / "before.avro"
+    done = run("--to", "kafka", "--execute", "--yes", "--before-image", str(image), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["group"], row["epoch"], row["process"]) == (unique, 3, os.getpid())
+    assert row["held_at"] <= row["followed_at"]
+    assert "seen, 1 members had stopped, 1 offsets copied, 1 partitions compared" in done.stderr
+    (images,) = load_images(image)
+    assert images == GroupImages(unique, {partition: Committed(3)}, {partition: 5})
+    assert dict(member.fetch(unique)) == {partition: Committed(5)}
+
+    direct = run("--to", "zookeeper", "--execute", "--yes")
+    assert direct.returncode == 1
+    assert f"error: switch of group {unique} kafka -> zookeeper: goes only through dual" in direct.stderr
+    assert "hint: --to dual first" in direct.stderr
+
+
+def test_one_store_alone_is_wrong_usage(kafka: KafkaBroker, unique: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "offsetmgr", "migrate", "switch", "--group", unique, "--to", "dual"],
+        env={**os.environ, "OFFSETMGR_ZOOKEEPER": kafka.zookeeper},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: migrate switch: needs both stores\n")
