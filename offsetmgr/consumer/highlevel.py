@@ -32,9 +32,10 @@ class ZookeeperConsumer:
     """One member of an old consumer group. Construction does no I/O; creating streams joins the group.
 
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as the brokers have it. ``offsets`` says where the group's offsets are:
-    ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), or any store's URI. All members of a group must
-    have the same ``strategy`` (``range`` or ``roundrobin``) and read and write the same offsets. Without
-    ``consumer_id`` an id is made up, as the old consumer does.
+    ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (where ``migrate switch`` has said,
+    which may change while it runs), or any store's URI. All members of a group must have the same ``strategy``
+    (``range`` or ``roundrobin``) and read and write the same offsets. Without ``consumer_id`` an id is made up, as the
+    old consumer does.
 
     Raises `UsageError`, `InvalidUri`.
     """

@@ -15,17 +15,19 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import quote
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired
+from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired, UsageError
 from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.uri import inner_uris, open_store, parse_uri
+from offsetmgr.stores.uri import inner_uris, open_store, open_switched, parse_uri, zookeeper_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.connection import parse_connect
 from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.sessionlease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _LOOK_S: Final = 0.05
@@ -41,9 +43,12 @@ class OffsetsPlace:
 
     @classmethod
     def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetsPlace:
-        """``offsets`` is a store's URI, or ``zookeeper``, ``kafka`` or ``dual`` for those of the consumer itself.
-        Raises `InvalidUri`."""
+        """``offsets`` is a store's URI, or ``zookeeper``, ``kafka``, ``dual`` or ``switched`` for those of the consumer
+        itself. Raises `InvalidUri`."""
         in_zookeeper, in_kafka = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
+        if offsets == "switched":
+            open_store("zookeeper://" + zookeeper, config)
+            return cls(f"switched:?zookeeper={quote(in_zookeeper, safe='')}&kafka={quote(in_kafka, safe='')}", config)
         if offsets == "dual":
             open_store("zookeeper://" + zookeeper, config)
             return cls(_dual(in_kafka, in_zookeeper), config)
@@ -51,8 +56,13 @@ class OffsetsPlace:
         parse_uri(uri)
         return cls(uri, config)
 
-    def open(self, session: ZookeeperSession) -> OffsetStore:
-        """The store; as far as it is in the same ZooKeeper, it asks in ``session`` and in no other."""
+    def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
+        """The store; as far as it is in the same ZooKeeper, it asks in ``session`` and in no other.
+
+        A switched one follows the group's switch from now on. Raises what hinders that.
+        """
+        if parse_uri(self.uri).kind == "switched":
+            return self._follow(session, lease, group)
         if parse_uri(self.uri).kind != "dual":
             return _within(open_store(self.uri, self.config), session)
         primary, secondary = inner_uris(self.uri, self.config)
@@ -60,10 +70,24 @@ class OffsetsPlace:
             _within(open_store(primary, self.config), session), _within(open_store(secondary, self.config), session)
         )
 
+    def _follow(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
+        connect = zookeeper_of(self.uri, self.config)
+        if connect is None or not same_place(connect, session.connect):
+            raise UsageError(
+                f"offsets of group {group}",
+                f"are switched in {connect}, and the consumer is registered in {session.connect}",
+                "the switch of a group is where its members are: name the same ZooKeeper",
+            )
+        store = open_switched(self.uri, self.config, (session, lease))
+        try:
+            store.follow(group)
+        except OffsetMgrError:
+            store.close()
+            raise
+        return store
+
 
 def _dual(primary: str, secondary: str) -> str:
-    from urllib.parse import quote
-
     return f"dual:?primary={quote(primary, safe='')}&secondary={quote(secondary, safe='')}"
 
 

@@ -97,7 +97,7 @@ class Partitions:
     def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
         self._offsets = Offsets(
-            self._place.open(session),
+            self._place.open(session, lease, self._group),
             self._group,
             lease,
             retries=settings.offsets_commit_max_retries,
