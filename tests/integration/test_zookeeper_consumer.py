@@ -278,19 +278,21 @@ def test_an_owner_node_deleted_by_somebody_else_is_claimed_again(
 # --- what goes wrong ---------------------------------------------------------------------------------
 
 
-def test_a_member_that_cannot_be_understood_is_an_error_and_not_left_out(
-    join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
+def test_a_member_that_cannot_be_understood_is_not_left_out_and_hinders_new_ones_but_not_those_at_work(
+    kafka: KafkaBroker, join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
-    consumer = join(settings={"rebalance_max_retries": 1})
+    consumer = join()
     (stream,) = consumer.create_message_streams({topic: 1})[topic]
 
     junk = Create(paths.member(unique, f"{unique}_junk"), b"{", ephemeral=True)
     assert session.transaction([junk]).state is State.COMMITTED
 
     with pytest.raises(Unreadable, match=f"{unique}_junk"):
-        stream.get(30)
-    wait_for(lambda: session.children(paths.ids(unique)) == [f"{unique}_junk"], "it has left the group")
+        join(settings={"rebalance_max_retries": 0}).create_message_streams({topic: 1})
+    produce(kafka, topic, 1, 2)
+    assert [message.offset for message in take(stream, 2)] == [0, 1]
+    assert (consumer.owned, consumer.error) == ({TopicPartition(topic, 0): 0}, None)
 
 
 def test_a_second_consumer_with_the_same_id_is_refused_and_the_first_goes_on(
