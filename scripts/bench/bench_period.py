@@ -252,7 +252,7 @@ def report(server: ZooKeeperServer, periods: int, rounds: int) -> int:
     turns: dict[str, list[float]] = {"ours": [], "original": []}
     operations: dict[str, list[float]] = {"ours": [], "original": []}
     for _ in range(rounds):
-        for scheme, count in (("ours", periods), ("original", max(6, periods // 6))):
+        for scheme, count in (("ours", periods), ("original", WARM + 5)):
             found = measure(server, scheme, 4, 200, count)
             turns[scheme] += found.turns_ms
             operations[scheme].append(found.operations)

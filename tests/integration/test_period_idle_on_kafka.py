@@ -1,0 +1,59 @@
+"""Partitions without records, as a real Kafka cluster knows them, do not hold the barrier."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from conftest import MakeTopic
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.errors import UnknownTopicOrPartition
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.idle import Idle, idle_partitions, look
+from offsetmgr.period.room import Room
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = pytest.mark.servers
+
+HOURLY = Schedule(1_700_006_400_000, 3_600_000)
+START = HOURLY.first_ms
+
+
+def test_a_barrier_turns_without_the_partitions_that_have_no_records(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
+) -> None:
+    # Given partitions with a record within the period, one before it, one after it, one dated ahead of it, and none
+    topic = make_topic(unique, 5)
+    within, before, after, ahead, none = (TopicPartition(topic, n) for n in range(5))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    times = {within: [START], before: [START - 1], after: [START + 3_600_000], ahead: [START + 10**9, START + 5]}
+    for partition, stamps in times.items():
+        for stamp in stamps:
+            producer.produce(topic, b"x", partition=partition.partition, timestamp=stamp)
+    assert producer.flush(30) == 0
+    period = HOURLY.period(0)
+    everything = [within, before, after, ahead, none]
+    with KafkaCluster(kafka.bootstrap) as cluster:
+        # When the cluster is asked, then only those without any record since the start are idle
+        missing = TopicPartition(topic, 9)
+        found = look(cluster, period, [*everything, missing])
+        assert isinstance(found.pop(missing), UnknownTopicOrPartition)
+        assert found == {
+            within: None,
+            before: Idle(before, period, 1),
+            after: None,
+            ahead: None,
+            none: Idle(none, period, 0),
+        }
+        # And a run goes on once those with records are done
+        mine = [within, after, ahead]
+        member = PeriodCoordinator(
+            zookeeper.connect, f"/{unique}", "m", HOURLY, lambda: everything, owned=mine, idle=idle_partitions(cluster)
+        )
+        with member:
+            assert member.current_period_complete(mine, timeout=30).number == 1
+    with ZookeeperSession(zookeeper.connect) as session:
+        assert Room(session, f"/{unique}").history()[0].idle == {before, none}
