@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.errors import OffsetMgrError, SparkError, Unreadable
 from offsetmgr.spark.checkpoint import Batch
@@ -40,6 +42,7 @@ class BatchCommitter:
         process: Process,
         *,
         checkpoint: str,
+        spark: SparkSession | None = None,
         ahead_of_checkpoint: bool = False,
         cluster: str | Iterable[str] | None = None,
         retries: int = 3,
@@ -48,6 +51,8 @@ class BatchCommitter:
         stop_on_failure: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        # The frames of foreachBatch belong to a copy of the session, in which no query runs.
+        self._session = spark or SparkSession.getActiveSession()
         self._process = process
         self._writer = GroupWriter(store, group, allow_rewind=allow_rewind)
         self._files: CheckpointFiles = LocalFiles(checkpoint)
@@ -87,7 +92,7 @@ class BatchCommitter:
         if self._query is not None and self._query.active:
             return
         wanted = folder_of(self._files.root)
-        for active in frame.sparkSession.streams.active:
+        for active in (self._session or frame.sparkSession).streams.active:
             query = RunningQuery(active)
             if folder_of(query.files.root) == wanted:
                 self._query, self._files = query, query.files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import UsageError
 from offsetmgr.spark.connector import connector_jars
@@ -12,7 +12,8 @@ from offsetmgr.spark.connector import connector_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JARS = "spark.jars"
+_JARS: Final = "spark.jars"
+_JVM_END_S: Final = 30.0
 
 
 def session(name: str, *, master: str | None = None, connector: str | None = None, **conf: object) -> SparkSession:
@@ -35,6 +36,8 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     running = SparkSession.getActiveSession()
     if running is not None and "spark-sql-kafka" not in running.sparkContext.getConf().get(_JARS, ""):
         raise UsageError("no new Spark session", "one without the Kafka connector runs already", "stop it first")
+    if running is None:
+        _end_jvm_without(jars)
     if "spark.pyspark.python" not in settings:
         # Else workers take the python3 of their PATH, which may lack every package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -44,3 +47,19 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _end_jvm_without(jars: list[str]) -> None:
+    """PySpark keeps the JVM of a session that was stopped, with its class path: one without the connector is of no
+    use."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None or SparkContext._active_spark_context is not None:
+        return
+    if set(jars) <= set(str(gateway.jvm.System.getProperty(_JARS) or "").split(",")):
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_JVM_END_S)

@@ -1,0 +1,138 @@
+"""What `scripts/demo spark` shows: a streaming job in its consumer group, killed, and started again from the group
+alone.
+
+The job is `demo_spark_job.py`, a process of its own. It is run twice: once its checkpoint is deleted after the kill,
+so that only the group knows where to begin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.sandbox import KraftBroker, tool
+
+TOPIC: Final = "orders"
+GROUP: Final = "orders-job"
+PARTITIONS: Final = 4
+RECORDS: Final = 2_000
+BATCH: Final = 200
+DIES_IN: Final = 3
+STARTED: Final = time.monotonic()
+JOB: Final = Path(__file__).with_name("demo_spark_job.py")
+DESCRIBE: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+BOLD, DIM, PLAIN = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
+
+
+class Record(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+
+
+def chapter(text: str) -> None:
+    print(f"\n{BOLD}== {text}{PLAIN}  {DIM}[{time.monotonic() - STARTED:.0f} s]{PLAIN}", flush=True)
+
+
+def say(text: str) -> None:
+    print(f"   {text}", flush=True)
+
+
+def check(right: bool, what: str) -> None:
+    if not right:
+        sys.exit(f"the demo failed: {what}")
+
+
+def produce(bootstrap: str, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, first + count):
+        producer.produce(TOPIC, f"order {number}", partition=number % PARTITIONS)
+    check(producer.flush(60) == 0, "not all records could be produced")
+
+
+def lag(bootstrap: str) -> int:
+    """Shows the group in Kafka's own tool, and gives the sum of the lags that it prints."""
+    print(f"\n{BOLD}$ kafka-consumer-groups --describe --group {GROUP}{PLAIN}", flush=True)
+    done = tool.java_tool("kafka-4.1", DESCRIBE, ["--bootstrap-server", bootstrap, "--describe", "--group", GROUP])
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(GROUP)]
+    check(len(rows) == PARTITIONS, f"the tool shows {len(rows)} partitions:\n{done.stdout}{done.stderr}")
+    for row in [["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"], *rows]:
+        say("".join(f"{cell:<16}" for cell in row[:6]))
+    return sum(int(row[5]) for row in rows)
+
+
+def run_job(bootstrap: str, folder: Path, checkpoint: str, *options: str) -> int:
+    command = [sys.executable, str(JOB), "--bootstrap-server", bootstrap, "--group", GROUP, "--topic", TOPIC]
+    command += ["--checkpoint", str(folder / checkpoint), "--output", str(folder / "output.jsonl")]
+    command += ["--batch-size", str(BATCH), *options]
+    with (folder / "job.log").open("ab") as log:
+        # A process group of its own, so that its JVM can die with it.
+        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            return job.wait(180)
+        except BaseException:
+            os.killpg(job.pid, signal.SIGKILL)
+            raise
+
+
+def written(folder: Path) -> list[list[Record]]:
+    """What the sink holds: the records of each batch, in the order of writing."""
+    lines = (folder / "output.jsonl").read_text(encoding="utf-8").splitlines()
+    return [[Record(*row[:3]) for row in json.loads(line)["records"]] for line in lines]
+
+
+def show(bootstrap: str, folder: Path) -> None:
+    chapter("A streaming job reads a topic; its group follows")
+    produce(bootstrap, 0, RECORDS)
+    say(f"{RECORDS} records in {PARTITIONS} partitions; the job takes {BATCH} a batch. Its driver is killed (SIGKILL)")
+    say(f"in its batch {DIES_IN}, after the batch's output and before Spark or the group can know of it")
+    ended = run_job(bootstrap, folder, "checkpoint-1", "--die-in", str(DIES_IN))
+    check(ended == -signal.SIGKILL, f"the job ended with {ended}, see {folder / 'job.log'}")
+    before = written(folder)
+    done = sum(len(batch) for batch in before[:-1])
+    say(f"written: {sum(map(len, before))} records in {len(before)} batches")
+    behind = lag(bootstrap)
+    check(behind == RECORDS - done, f"the lag is {behind}, and {RECORDS - done} records are in no finished batch")
+    say(f"the lag is {behind}: all but the {done} records of the finished batches")
+
+    chapter("The checkpoint is gone; the job starts from the group alone")
+    say("a new run, with a new and empty checkpoint")
+    ended = run_job(bootstrap, folder, "checkpoint-2", "--until", str(RECORDS))
+    check(ended == 0, f"the job ended with {ended}, see {folder / 'job.log'}")
+    check(lag(bootstrap) == 0, "there is lag left")
+
+    chapter("What the sink holds")
+    times = Counter(record for batch in written(folder) for record in batch)
+    everything = {Record(TOPIC, n % PARTITIONS, n // PARTITIONS) for n in range(RECORDS)}
+    twice = {record for record, count in times.items() if count > 1}
+    check(set(times) == everything, f"{len(everything - set(times))} records are lost")
+    check(twice == set(before[-1]), "records of finished batches were written twice")
+    check(max(times.values()) <= 2, "a record was written more than twice")
+    say(f"a sink that appends: {sum(times.values())} rows; 0 lost, {len(twice)} written twice: the one batch in hand")
+    say(f"a sink keyed by topic, partition and offset: {len(times)} rows; 0 lost, 0 written twice")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-demo-") as name:
+        folder = Path(name)
+        chapter("A real Kafka broker")
+        with KraftBroker(folder / "kafka") as broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)], operation_timeout=30)[TOPIC].result(60)
+            show(broker.bootstrap, folder)
+    chapter("Done, and nothing is left running")
+
+
+if __name__ == "__main__":
+    main()

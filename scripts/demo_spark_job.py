@@ -1,0 +1,84 @@
+"""One run of a streaming job as the demo, the tests and people start it: Kafka to a file, with its offsets in a group.
+
+Each batch is appended to ``--output`` as one line of JSON: its number and the records that it wrote. With
+``--checkpoint`` on an empty folder the job begins where the group is. ``--die-in BATCH`` ends the driver and its JVM
+(SIGKILL) in that batch, after its output and before Spark or the group can know of it. ``--until N`` ends the job
+when the group has read N records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from offsetmgr import open_store
+from offsetmgr.spark import OffsetCommitter, reader_from_group, session
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--topic", action="append", required=True)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--die-in", type=int)
+    parser.add_argument("--until", type=int)
+    return parser.parse_args()
+
+
+def main() -> None:
+    wanted = arguments()
+    spark = session(
+        "offsetmgr-demo",
+        master="local[2]",
+        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
+    )
+    committing = open_store(f"kafka://{wanted.bootstrap_server}")
+    reading = open_store(f"kafka://{wanted.bootstrap_server}")
+    committer = OffsetCommitter(committing, wanted.group)
+    spark.streams.addListener(committer)
+
+    def write(frame: Any, batch: int) -> None:
+        rows = frame.select("topic", "partition", "offset", frame.value.cast("string").alias("value")).collect()
+        with wanted.output.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"batch": batch, "records": [list(row) for row in rows]}) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        if batch == wanted.die_in:
+            os.killpg(0, signal.SIGKILL)
+
+    reader = reader_from_group(
+        spark,
+        reading,
+        wanted.group,
+        wanted.topic,
+        bootstrap=wanted.bootstrap_server,
+        maxOffsetsPerTrigger=wanted.batch_size,
+    )
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(committer.committed_first(write))
+        .option("checkpointLocation", wanted.checkpoint)
+        .queryName("demo")
+        .start()
+    )
+    while not query.awaitTermination(0.2):
+        if wanted.until and sum(c.offset for c in reading.fetch(wanted.group).values()) >= wanted.until:
+            query.stop()
+    committer.close()
+    committing.close()
+    reading.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    main()
+    print(f"the job ended after {time.monotonic() - started:.0f} s")

@@ -1,0 +1,137 @@
+"""A streaming job whose driver is killed (SIGKILL, its JVM with it) again and again, and started each time anew.
+
+Half of the kills come from a fault point between a batch's output and anything that knows of it, half from outside at a
+moment drawn by the seed. Every second time the checkpoint is deleted: then the group alone says where to begin.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.sandbox import KraftBroker
+from offsetmgr.stores.uri import open_store
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+
+KILLS = 10 if os.environ.get("OFFSETMGR_SOAK") else 2
+SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
+JOB = Path(__file__).parents[2] / "scripts" / "demo_spark_job.py"
+PARTITIONS = 3
+BATCH = 60
+RECORDS = BATCH * 4 * (KILLS + 1)
+
+Record = tuple[str, int, int]
+
+
+class Job:
+    """Runs of one job over one topic and one group."""
+
+    def __init__(self, bootstrap: str, name: str, folder: Path) -> None:
+        self.name = name
+        self.bootstrap = bootstrap
+        self.checkpoint = folder / "checkpoint"
+        self.output = folder / "output.jsonl"
+        self.output.touch()
+
+    def start(self, *, die_in: int | None = None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(JOB), "--bootstrap-server", self.bootstrap, "--group", self.name]
+        command += ["--topic", self.name, "--checkpoint", str(self.checkpoint), "--output", str(self.output)]
+        command += ["--batch-size", str(BATCH), "--until", str(RECORDS)]
+        command += [] if die_in is None else ["--die-in", str(die_in)]
+        with (self.output.parent / "log").open("ab") as log:
+            # A group of its own, so that the JVM dies with the driver.
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def batches(self) -> list[list[Record]]:
+        lines = self.output.read_text().splitlines()
+        return [[(r[0], r[1], r[2]) for r in json.loads(line)["records"]] for line in lines]
+
+    def finished(self) -> dict[str, int]:
+        """What the checkpoint says is finished."""
+        done = [int(path.name) for path in (self.checkpoint / "commits").glob("*") if path.name.isdigit()]
+        if not done:
+            return {}
+        line = (self.checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2]
+        return {f"{t}-{p}": o for t, partitions in json.loads(line).items() for p, o in partitions.items()}
+
+    def planned(self) -> int:
+        """The number of the next batch that the checkpoint does not know yet."""
+        found = [int(path.name) for path in (self.checkpoint / "offsets").glob("*") if path.name.isdigit()]
+        return max(found, default=-1) + 1
+
+    def committed(self) -> dict[str, int]:
+        with open_store(f"kafka://{self.bootstrap}") as store:
+            return {str(tp): found.offset for tp, found in store.fetch(self.name).items()}
+
+
+def killed(job: Job, draw: random.Random, at_fault_point: bool) -> None:
+    """One run that ends by SIGKILL after it has written at least one batch."""
+    before = len(job.batches())
+    if at_fault_point:
+        run = job.start(die_in=job.planned() + draw.randrange(3))
+        assert run.wait(240) == -signal.SIGKILL, (job.output.parent / "log").read_text()[-2000:]
+    else:
+        run = job.start()
+        while len(job.batches()) == before:
+            assert run.poll() is None, (job.output.parent / "log").read_text()[-2000:]
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.5))  # a moment drawn by the seed, not something waited for
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait(60)
+    assert len(job.batches()) > before
+
+
+def test_nothing_is_lost_and_at_most_the_batch_in_hand_is_repeated(
+    kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path
+) -> None:
+    logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
+    draw = random.Random(SEED)
+    topic = make_topic(unique, PARTITIONS, bootstrap=kraft.bootstrap)
+    producer = Producer({"bootstrap.servers": kraft.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, str(number), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+    job = Job(kraft.bootstrap, topic, tmp_path)
+
+    ends: list[int] = []
+    for kill in range(KILLS):
+        before = job.committed()
+        killed(job, draw, at_fault_point=kill % 2 == 0)
+        ends.append(len(job.batches()))
+        # A checkpoint in which nothing is finished yet began at what the group said before.
+        done = job.finished() or before
+        ahead = {tp: offset for tp, offset in job.committed().items() if offset > done.get(tp, 0)}
+        assert ahead == {}, "the group is ahead of its checkpoint"
+        if kill % 2 == 0:
+            shutil.rmtree(job.checkpoint)
+    last = job.start()
+    assert last.wait(300) == 0, (tmp_path / "log").read_text()[-2000:]
+
+    # Then every record was written; those written twice are of the last batch before a kill, and no others.
+    batches = job.batches()
+    wanted = {(topic, n % PARTITIONS, n // PARTITIONS) for n in range(RECORDS)}
+    times = Counter(record for batch in batches for record in batch)
+    assert set(times) == wanted, "a sink that is keyed by topic, partition and offset holds each record once"
+    begin = 0
+    for end in [*ends, len(batches)]:
+        written = {record for batch in batches[:begin] for record in batch}
+        in_hand = set(batches[begin - 1]) if begin else set()
+        repeated = written & {record for batch in batches[begin:end] for record in batch}
+        assert repeated <= in_hand
+        begin = end
+    assert sum(times.values()) - len(times) <= KILLS * BATCH
+    assert job.committed() == {f"{topic}-{p}": RECORDS // PARTITIONS for p in range(PARTITIONS)} == job.finished()

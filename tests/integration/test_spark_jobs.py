@@ -1,0 +1,251 @@
+"""Streaming jobs of real Spark on real Kafka: the group follows the checkpoint, and a job starts from the group alone.
+
+One Spark session for the file. Batches are small and many; in `scripts/soak` at least 100 of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.errors import PartialFailure, Unreachable
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
+from offsetmgr.spark import BatchCommitter, OffsetCommitter, reader_from_group, session, starting_offsets
+from offsetmgr.spark.checkpointfiles import HadoopFiles, LocalFiles
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.testing.faulty import FaultyStore
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+BATCHES = 100 if os.environ.get("OFFSETMGR_SOAK") else 8
+PER_BATCH = 6
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
+    found = session("offsetmgr-tests", master="local[2]", **settings)
+    yield found
+    found.stop()
+
+
+class Group:
+    """A group in a store of its own, read through another connection than the committer's."""
+
+    def __init__(self, uri: str, name: str, stack: contextlib.ExitStack) -> None:
+        self.name = name
+        self.written = stack.enter_context(open_store(uri))
+        self.read: OffsetStore = stack.enter_context(open_store(uri))
+        self._lock = threading.Lock()
+
+    def offsets(self) -> dict[str, int]:
+        with self._lock:
+            return self._offsets()
+
+    def _offsets(self) -> dict[str, int]:
+        return {str(tp): found.offset for tp, found in self.read.fetch(self.name).items()}
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as found:
+        yield found
+
+
+def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def finished(checkpoint: Path) -> dict[str, int]:
+    """What the newest finished batch of a checkpoint has read: read here by hand, not by the code under test."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
+    if not done:
+        return {}
+    sources = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2:]
+    found = [json.loads(line) for line in sources if line.startswith("{")]
+    return {f"{t}-{p}": o for source in found for t, partitions in source.items() for p, o in partitions.items()}
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come about within {seconds:g} s"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def never_ahead(pairs: list[tuple[Group, Path]]) -> Iterator[list[int]]:
+    """Compares each group with its checkpoint, again and again: first the group is read, then the checkpoint, which
+    only grows. Yields the number of comparisons in which the group held something."""
+    ended, looks, wrong = threading.Event(), [0], []
+
+    def look() -> None:
+        while not ended.is_set():
+            for group, checkpoint in pairs:
+                held, done = group.offsets(), finished(checkpoint)
+                ahead = {tp: (offset, done.get(tp)) for tp, offset in held.items() if offset > done.get(tp, -1)}
+                if ahead:
+                    wrong.append((group.name, ahead))
+                looks[0] += bool(held)
+            ended.wait(0.01)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield looks
+    finally:
+        ended.set()
+        thread.join()
+    assert wrong == []
+
+
+def source(spark: Any, bootstrap: str, topic: str, batch: int = PER_BATCH) -> Any:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+    return reader.option("maxOffsetsPerTrigger", batch).load().select("topic")
+
+
+def test_two_queries_one_of_two_sources_one_with_a_failing_store(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: Any, unique: str, tmp_path: Path, stack: Any
+) -> None:
+    topics = [make_topic(f"{unique}-{n}", 2, bootstrap=kraft.bootstrap) for n in "abc"]
+    for topic in topics:
+        fill(kraft.bootstrap, topic, 2, BATCHES * PER_BATCH)
+    double = Group(f"kafka://{kraft.bootstrap}", f"{unique}-double", stack)
+    single = Group(f"zookeeper://{zookeeper.connect}", f"{unique}-single", stack)
+    failing = FaultyStore(single.written)
+    first = OffsetCommitter(double.written, double.name, queries=["double"], reconcile_s=1)
+    second = OffsetCommitter(failing, single.name, queries=["single"], reconcile_s=1, retries=1)
+    checkpoints = [tmp_path / "double 100%25 #1", tmp_path / "single"]
+    for committer in (first, second):
+        spark.streams.addListener(committer)
+
+    def start(name: str, frame: Any, checkpoint: Path) -> Any:
+        stream = frame.writeStream.format("noop").queryName(name).option("checkpointLocation", str(checkpoint))
+        return stream.start()
+
+    a, b, c = (source(spark, kraft.bootstrap, topic) for topic in topics)
+    clock = spark.readStream.format("rate").load().selectExpr("cast(value as string)")
+    with never_ahead([(double, checkpoints[0]), (single, checkpoints[1])]) as looks:
+        failing.fail("write", Unreachable("store", "told to fail"))
+        queries = [start("double", b.union(clock).union(a), checkpoints[0]), start("single", c, checkpoints[1])]
+        until(lambda: second.state.failing is not None)
+        assert queries[1].isActive
+        assert single.offsets() == {}
+        failing.heal()
+        # Half of the way the first query is stopped and started again.
+        until(lambda: finished(checkpoints[0]).get(f"{topics[0]}-0", 0) >= BATCHES * PER_BATCH // 4, 300)
+        queries[0].stop()
+        assert first.reconcile()
+        assert double.offsets() == finished(checkpoints[0])
+        queries[0] = start("double", b.union(clock).union(a), checkpoints[0])
+        whole = BATCHES * PER_BATCH // 2
+        until(lambda: set(finished(checkpoints[0]).values()) == {whole}, 300)
+        until(lambda: set(finished(checkpoints[1]).values()) == {whole}, 300)
+        for query in queries:
+            query.stop()
+        assert first.close()
+        assert second.close()
+
+    assert looks[0] >= BATCHES
+    assert double.offsets() == {f"{topic}-{p}": whole for topic in topics[:2] for p in range(2)}
+    assert single.offsets() == {f"{topics[2]}-{p}": whole for p in range(2)}
+    assert second.state.failing is None
+    assert second.state.failures >= 2
+    # The same checkpoint through Hadoop's file systems, as on HDFS or an object store.
+    through_hadoop = HadoopFiles(f"file:{checkpoints[0]}", spark._jvm, spark._jsc.hadoopConfiguration())
+    local = LocalFiles(str(checkpoints[0]))
+    assert set(through_hadoop.names("commits")) == {n for n in local.names("commits") if not n.startswith(".")}
+    assert through_hadoop.read("offsets/0") == local.read("offsets/0")
+    assert through_hadoop.read("offsets/none") is None
+    for committer in (first, second):
+        spark.streams.removeListener(committer)
+
+
+def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where_asked(
+    spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
+) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
+    fill(kraft.bootstrap, topic, 1, 3 * PER_BATCH)
+    uri = f"kafka://{kraft.bootstrap}"
+    behind, ahead = Group(uri, f"{unique}-behind", stack), Group(uri, f"{unique}-ahead", stack)
+    seen: list[tuple[int, dict[str, int]]] = []
+
+    def run(group: Group, ahead_of_checkpoint: bool) -> BatchCommitter:
+        checkpoint = tmp_path / group.name
+        committer = BatchCommitter(
+            group.written,
+            group.name,
+            lambda frame, number: seen.append((number, group.offsets())),
+            checkpoint=str(checkpoint),
+            ahead_of_checkpoint=ahead_of_checkpoint,
+        )
+        frame = source(spark, kraft.bootstrap, topic)
+        query = frame.writeStream.foreachBatch(committer).option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination(120)
+        return committer
+
+    finishing = run(behind, False)
+    at = f"{topic}-0"
+    assert seen == [(0, {}), (1, {at: PER_BATCH}), (2, {at: 2 * PER_BATCH})]
+    assert behind.offsets() == {at: 2 * PER_BATCH}
+    assert finishing.finish()
+    assert behind.offsets() == {at: 3 * PER_BATCH}
+
+    run(ahead, True)
+    assert ahead.offsets() == {at: 3 * PER_BATCH}
+
+
+def test_a_job_begins_where_its_group_is(
+    spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, stack: Any
+) -> None:
+    # Given a topic of four partitions: one read in part, one never, two whose commits are not in the log.
+    topic = make_topic(unique, 4, bootstrap=kraft.bootstrap)
+    fill(kraft.bootstrap, topic, 4, 40)
+    group = Group(f"kafka://{kraft.bootstrap}", unique, stack)
+    at = [TopicPartition(topic, n) for n in range(4)]
+    group.written.commit(
+        unique, {at[0]: OffsetAndMetadata(4), at[2]: OffsetAndMetadata(99), at[3]: OffsetAndMetadata(10)}
+    )
+    cluster = stack.enter_context(KafkaCluster(kraft.bootstrap))
+
+    start = starting_offsets(group.read, unique, [topic], cluster=cluster, default="earliest", out_of_range="latest")
+
+    assert str(start) == json.dumps({topic: {"0": 4, "1": -2, "2": -1, "3": 10}})
+    assert start.explain() == [
+        f"group {unique}: 2 of 4 partitions begin at their committed offset",
+        f"{topic}-1: no commit, begins at the earliest",
+        f"{topic}-2: 99 is not in the log (0 to 10), begins at the latest",
+    ]
+    with pytest.raises(PartialFailure) as refused:
+        starting_offsets(group.read, unique, [topic], default="refuse", out_of_range="refuse")
+    assert {tp: str(error) for tp, error in refused.value.failures.items()} == {
+        at[1]: f"{unique} {at[1]}: it has no commit",
+        at[2]: f"{unique} {at[2]}: 99 is not in the log, which holds 0 to 10",
+    }
+
+    reader = reader_from_group(spark, group.read, unique, [topic], bootstrap=kraft.bootstrap, out_of_range="latest")
+    rows: list[tuple[int, int]] = []
+    query = (
+        reader.load()
+        .select("partition", "offset")
+        .writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
+    )
+    query.trigger(availableNow=True).start().awaitTermination(120)
+    assert sorted(rows) == [(0, n) for n in range(4, 10)] + [(1, n) for n in range(10)]
+    assert group.read.fetch(unique)[at[0]] == Committed(4)
