@@ -116,6 +116,7 @@ def test_a_node_that_is_no_partition_makes_the_group_unreadable_as_a_whole_but_n
     with pytest.raises(Unreadable, match="0-1"):
         store.fetch(unique)
     assert offsets(dict(store.fetch(unique, [T0]))) == {T0: 5}
+    client.delete(f"/consumers/{unique}", recursive=True)  # others look at all groups of this server
 
 
 def test_an_offsets_node_of_the_wrong_kind(store: ZookeeperStore, client: KazooClient, unique: str) -> None:
