@@ -1,0 +1,136 @@
+"""Line 9 of the switch as a whole: a running Spark job and a running `ZookeeperConsumer` go all the way and back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
+from offsetmgr.migration.phases import Phase
+from offsetmgr.model import Committed
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.spark import OffsetCommitter, session
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.switching.switch import Switch
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(300)]
+
+ROUND = [Phase.DUAL, Phase.KAFKA, Phase.DUAL, Phase.ZOOKEEPER]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
+    found = session("offsetmgr-switch", master="local[2]", **settings)
+    yield found
+    found.stop()
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.05)  # between looks, never instead of one
+
+
+def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_repeated_or_restarted(
+    spark: Any, kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    topic = make_topic(unique, 2)
+    job_group, old_group = f"{unique}-job", f"{unique}-old"
+    first, second = quote(f"zookeeper://{kafka.zookeeper}", safe=""), quote(f"kafka://{kafka.bootstrap}", safe="")
+    store = open_store(f"switched:?zookeeper={first}&kafka={second}&start=zookeeper")
+    consumed: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
+    produced, ended = [0, 0], threading.Event()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+    def produce() -> None:
+        while not ended.wait(0.01):
+            for partition in range(2):
+                producer.produce(topic, b"%d" % produced[partition], partition=partition)
+                produced[partition] += 1
+            producer.poll(0)
+
+    def write(frame: Any, _batch: int) -> None:
+        written.extend((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+
+    def read(stream: Any) -> None:
+        consumed.extend((message.partition, message.offset) for message in stream)
+
+    def switch(group: str, to: Phase) -> int:
+        with (
+            ZookeeperStore(kafka.zookeeper) as one,
+            KafkaStore(kafka.bootstrap) as two,
+            KafkaCluster(kafka.bootstrap) as cluster,
+            ZookeeperSession(kafka.zookeeper, session_timeout_ms=4000) as own,
+        ):
+            nothing = lambda _store, _changes: None  # noqa: E731
+            done = Switch(own, group, one, two, cluster, who="the test", record=nothing)
+            return len(done.carry_out(to, patience_s=20).members)
+
+    with ZookeeperSession(kafka.zookeeper, session_timeout_ms=4000) as own:
+        for group in (job_group, old_group):
+            Switch(own, group, store, store, None, who="the test", record=lambda *_: None).declare(Phase.ZOOKEEPER)
+    settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)
+    consumer = ZookeeperConsumer(
+        zookeeper=kafka.zookeeper,
+        bootstrap_servers=kafka.bootstrap,
+        group=old_group,
+        offsets="switched",
+        settings=settings,
+    )
+    committer = OffsetCommitter(store, job_group, reconcile_s=1)
+    spark.streams.addListener(committer)
+    threads = [threading.Thread(target=produce)]
+    query = None
+    try:
+        (stream,) = consumer.create_message_streams({topic: 1})[topic]
+        threads.append(threading.Thread(target=read, args=(stream,)))
+        for thread in threads:
+            thread.start()
+        source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+        source = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
+        query = source.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "point")).start()
+        run = query.runId
+        wait_for(lambda: committer.state.commits > 0, "the job commits")
+        for mode in ROUND:
+            commits, count = committer.state.commits, len(consumed)
+            wait_for(lambda c=commits: committer.state.commits > c, "the job goes on committing")
+            wait_for(lambda c=count: len(consumed) > c, "the consumer goes on")
+            assert (switch(job_group, mode), switch(old_group, mode)) == (1, 1)
+        ended.set()
+        threads[0].join()
+        assert producer.flush(30) == 0
+        wait_for(lambda: len(written) >= sum(produced) and len(consumed) >= sum(produced), "all is read")
+        assert committer.reconcile(30)
+        assert (query.isActive, query.runId, committer.state.failing) == (True, run, None)
+    finally:
+        ended.set()
+        if query is not None:
+            query.stop()
+        spark.streams.removeListener(committer)
+        committer.close()
+        consumer.shutdown()
+        store.close()
+        for thread in threads:
+            thread.join(30)
+
+    everything = [(p, offset) for p in range(2) for offset in range(produced[p])]
+    assert sorted(written) == everything
+    assert sorted(consumed) == everything
+    with ZookeeperStore(kafka.zookeeper) as held:
+        for group in (job_group, old_group):
+            offsets = {tp.partition: o.offset for tp, o in held.fetch(group).items() if isinstance(o, Committed)}
+            assert offsets == dict(enumerate(produced))
