@@ -21,7 +21,7 @@ from zookeeper_history import group_history
 
 from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.consumer import ConsumerSettings, Message, MessageStream, ZookeeperConsumer
-from offsetmgr.errors import Conflict, Unreachable, Unreadable, UsageError
+from offsetmgr.errors import Conflict, NotAuthorized, Unreachable, Unreadable, UsageError
 from offsetmgr.migration.evidence import Rules
 from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
 from offsetmgr.migration.phases import Phase
@@ -199,6 +199,27 @@ def test_a_position_that_the_log_does_not_hold_is_reset(
     assert [message.offset for message in take(stream, 3)] == [0, 1, 2]
 
 
+def test_messages_of_transactions_are_read_at_once_and_aborted_ones_too_as_old_members_do(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
+    topic = make_topic(unique)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"aborted", partition=0)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    assert producer.flush(30) == 0
+    produce(kafka, topic, 1, 1)
+
+    (stream,) = join().create_message_streams({topic: 1})[topic]
+
+    assert [message.value for message in take(stream, 3)] == [b"aborted", b"open", b"0"]
+    producer.abort_transaction(30)
+
+
 # --- what it watches --------------------------------------------------------------------------------
 
 
@@ -293,6 +314,28 @@ def test_a_member_that_cannot_be_understood_is_not_left_out_and_hinders_new_ones
     produce(kafka, topic, 1, 2)
     assert [message.offset for message in take(stream, 2)] == [0, 1]
     assert (consumer.owned, consumer.error) == ({TopicPartition(topic, 0): 0}, None)
+
+
+def test_a_consumer_that_can_fetch_no_more_commits_and_leaves_its_partitions_to_the_others(
+    kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(unique)
+    produce(kafka, topic, 1, 2)
+    first, second = join(consumer_id="a", settings={"auto_commit_interval_ms": 60_000}), join(consumer_id="b")
+    (stream,) = first.create_message_streams({topic: 1})[topic]
+    (others,) = second.create_message_streams({topic: 1})[topic]
+    assert [message.offset for message in take(stream, 2)] == [0, 1]
+
+    def refused(*_: object) -> None:
+        raise NotAuthorized(f"fetching {topic}-0", "not any more")
+
+    monkeypatch.setattr(first._desk, "feed", refused)
+    produce(kafka, topic, 1, 1, start=2)
+
+    with pytest.raises(NotAuthorized, match="not any more"):
+        stream.get(30)
+    assert [message.offset for message in take(others, 1)] == [2]
+    assert (second.owned, first.owned) == ({TopicPartition(topic, 0): 0}, {})
 
 
 def test_a_second_consumer_with_the_same_id_is_refused_and_the_first_goes_on(
