@@ -46,6 +46,7 @@ class Job:
         self.checkpoint = folder / "checkpoint"
         self.output = folder / "output.jsonl"
         self.output.touch()
+        self.runs: list[subprocess.Popen[bytes]] = []
 
     def start(self, *, die_in: int | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(JOB), "--bootstrap-server", self.bootstrap, "--group", self.name]
@@ -54,7 +55,16 @@ class Job:
         command += [] if die_in is None else ["--die-in", str(die_in)]
         with (self.output.parent / "log").open("ab") as log:
             # A group of its own, so that the JVM dies with the driver.
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self.runs.append(run)
+        return run
+
+    def stop_all(self) -> None:
+        """Leaves no driver behind, however the test ended."""
+        for run in self.runs:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait(60)
 
     def batches(self) -> list[list[Record]]:
         lines = self.output.read_text().splitlines()
@@ -96,7 +106,7 @@ def killed(job: Job, draw: random.Random, at_fault_point: bool) -> None:
 
 
 def test_nothing_is_lost_and_at_most_the_batch_in_hand_is_repeated(
-    kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path
+    kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
     draw = random.Random(SEED)
@@ -106,6 +116,7 @@ def test_nothing_is_lost_and_at_most_the_batch_in_hand_is_repeated(
         producer.produce(topic, str(number), partition=number % PARTITIONS)
     assert producer.flush(30) == 0
     job = Job(kraft.bootstrap, topic, tmp_path)
+    request.addfinalizer(job.stop_all)
 
     ends: list[int] = []
     for kill in range(KILLS):
