@@ -15,9 +15,12 @@ from offsetmgr.spark.audit.compare import differences
 from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.lags import ends_table, lag
 from offsetmgr.spark.logrows import SCHEMA as LOG
+from offsetmgr.spark.sparksession import session
 from offsetmgr.spark.storerows import SCHEMA as STORE
-from offsetmgr.spark.tablesession import table_session
+from offsetmgr.spark.tablesession import register
 from offsetmgr.stores.base import Capabilities
+
+pytestmark = pytest.mark.servers  # the connector is fetched as servers are
 
 NOW = 1_700_000_000_000
 HOUR, DAY = 3_600_000, 86_400_000
@@ -27,11 +30,11 @@ BARE = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    running = SparkSession.getActiveSession()
-    spark = table_session("tests", master="local[2,4]", spark__sql__shuffle__partitions=2, spark__driver__memory="1g")
-    yield spark
-    if running is None:
-        spark.stop()
+    # With the connector, though nothing here needs it: the JVM outlives the session, and others' tests do need it.
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    found = register(session("offsetmgr-tables", master="local[2,4]", **settings))
+    yield found
+    found.stop()
 
 
 class Log:

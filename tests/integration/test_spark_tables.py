@@ -1,0 +1,297 @@
+"""Stores and offsets topics as Spark tables, and what an audit says of them: real Spark, real Kafka, real ZooKeeper.
+
+One Spark session serves the whole file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from conftest import MakeTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from offsetmgr.cli.app import run
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.spark.copying import copy, store_table, written
+from offsetmgr.spark.sparksession import session
+from offsetmgr.spark.storerows import Outcome
+from offsetmgr.spark.tablesession import register
+from offsetmgr.stores.base import Change, GroupEdit, OffsetStore
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.uri import open_store
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create, State
+
+pytestmark = pytest.mark.servers
+
+COPIED = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 5_000
+PER_GROUP = 50
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    # With the connector, though nothing here needs it: the JVM outlives the session, and others' tests do need it.
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    found = register(session("offsetmgr-tables", master="local[2,4]", **settings))
+    yield found
+    found.stop()
+
+
+@dataclass
+class World:
+    """Two groups in Kafka. ``a`` has committed partitions 0 to 2 of a topic (10 records each) as 4, 8, 6; of 2 the
+    commit was deleted. ``b`` has committed partition 0 as 10, and as 99, beyond the log's end, in partition 1."""
+
+    bootstrap: str
+    topic: str
+    store: KafkaStore
+
+    @property
+    def a(self) -> str:
+        return f"{self.topic}-a"
+
+    @property
+    def b(self) -> str:
+        return f"{self.topic}-b"
+
+
+@pytest.fixture
+def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> Iterator[World]:
+    topic = make_topic(unique, 3)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(30):
+        producer.produce(topic, b"x", partition=n % 3)
+    assert producer.flush(30) == 0
+    with KafkaStore(kafka.bootstrap) as store:
+        world = World(kafka.bootstrap, topic, store)
+        for offset in (4, 8, 6):
+            at = {TopicPartition(topic, p): OffsetAndMetadata(offset, f"at {offset}") for p in range(3)}
+            store.commit(world.a, at, allow_rewind=True)
+        store.delete(world.a, [TopicPartition(topic, 2)])
+        offsets = {TopicPartition(topic, 0): OffsetAndMetadata(10), TopicPartition(topic, 1): OffsetAndMetadata(99)}
+        store.commit(world.b, offsets)
+        yield world
+
+
+@pytest.fixture
+def chroot(zookeeper: ZooKeeperServer, unique: str) -> str:
+    """The store of a ZooKeeper that nobody else writes to."""
+    with ZookeeperSession(zookeeper.connect) as session:
+        assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+    return f"zookeeper://{zookeeper.connect}/{unique}"
+
+
+def committed(store: OffsetStore, group: str) -> dict[tuple[str, int], tuple[int, str]]:
+    return {
+        tuple(tp): (one.offset, one.metadata) for tp, one in store.fetch(group).items() if isinstance(one, Committed)
+    }
+
+
+def test_the_log_has_every_record_of_the_groups_asked_for(spark: SparkSession, world: World) -> None:
+    table = (
+        spark.read.format("offsetmgr-log")
+        .option("kafka.bootstrap.servers", world.bootstrap)
+        .option("group", f"{world.a},{world.b}")
+        .option("tasks", 3)
+        .load()
+    )
+
+    rows = table.where("kind = 'offset'").orderBy("group", "partition", "log_offset").collect()
+
+    assert [(row.group, row.partition, row.offset, row.metadata, row.tombstone) for row in rows] == [
+        *((world.a, p, offset, f"at {offset}", False) for p in (0, 1) for offset in (4, 8, 6)),
+        *((world.a, 2, offset, f"at {offset}", False) for offset in (4, 8, 6)),
+        (world.a, 2, None, None, True),
+        (world.b, 0, 10, "", False),
+        (world.b, 1, 99, "", False),
+    ]
+    assert {row.topic for row in rows} == {world.topic}
+    assert all(row.error is None and row.format == "kafka" and row.key_version == 1 for row in rows)
+    assert all(row.tombstone or abs(row.commit_timestamp - row.log_timestamp) < 60_000 for row in rows)
+
+
+def test_a_store_is_a_table_and_a_table_goes_into_a_store(spark: SparkSession, world: World, chroot: str) -> None:
+    source, target = f"kafka://{world.bootstrap}", chroot
+    table = spark.read.format("offsetmgr").option("group", f"{world.topic}-*").load(source)
+
+    rows = {(row.group, row.topic, row.partition): (row.offset, row.metadata) for row in table.collect()}
+    table.where("offset < 50").write.format("offsetmgr").mode("append").save(target)
+
+    t = world.topic
+    assert rows == {
+        (world.a, t, 0): (6, "at 6"),
+        (world.a, t, 1): (6, "at 6"),
+        (world.b, t, 0): (10, ""),
+        (world.b, t, 1): (99, ""),
+    }
+    with open_store(target) as store:
+        assert committed(store, world.a) == {(t, 0): (6, ""), (t, 1): (6, "")}
+        assert committed(store, world.b) == {(t, 0): (10, "")}
+
+
+def test_a_written_table_never_takes_a_group_back(spark: SparkSession, world: World) -> None:
+    uri = f"kafka://{world.bootstrap}"
+    rows = spark.createDataFrame(
+        [(world.a, world.topic, 0, 5), (world.a, world.topic, 1, 7)],
+        "group string, topic string, partition int, offset bigint",
+    )
+
+    with pytest.raises(PySparkException, match="1 of 2 offsets were not committed"):
+        rows.write.format("offsetmgr").option("store", uri).mode("append").save()
+    outcomes = {row.partition: row for row in copy(rows, uri).collect()}
+
+    assert committed(world.store, world.a) == {(world.topic, 0): (6, "at 6"), (world.topic, 1): (7, "")}
+    assert (outcomes[0].verdict, outcomes[0].before) == ("failed", 6)
+    assert "6" in outcomes[0].error
+    assert (outcomes[1].verdict, outcomes[1].before, outcomes[1].error) == ("unchanged", 7, None)
+
+
+def test_an_option_that_there_is_not_is_refused(spark: SparkSession, world: World) -> None:
+    wrong = spark.read.format("offsetmgr").option("groups", "g")
+    with pytest.raises(PySparkException, match="there is no option 'groups'"):
+        wrong.load(f"kafka://{world.bootstrap}").collect()
+
+
+def test_an_audit_counts_as_the_lag_command_does(
+    spark: SparkSession, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect = ["--bootstrap-server", world.bootstrap]
+    assert run(["offsets", "lag", *connect, "--group", f"{world.topic}-*", "--format", "json"]) in (0, 1)
+    lags = json.loads(capsys.readouterr().out)
+
+    code = run(["spark", "audit", *connect, "-o", str(tmp_path / "audit"), "--format", "json"])
+
+    told = {row["table"]: row for row in json.loads(capsys.readouterr().out)}
+    assert code == 0
+    assert list(told) == [
+        "records",
+        "latest",
+        "history",
+        "silent",
+        "tombstones",
+        "expiry",
+        "lag",
+        "unreadable",
+    ]
+    tables = {
+        name: spark.read.parquet(row["path"]).where(f"group like '{world.topic}-%'") for name, row in told.items()
+    }
+    names = ("group", "topic", "partition", "offset", "log_start_offset", "log_end_offset", "lag")
+    assert sorted(map(tuple, tables["lag"].select(*names).collect())) == sorted(
+        tuple(row[name] for name in names) for row in lags if row["offset"] is not None
+    )
+    assert {(r.group, r.partition): (r.lag, r.note) for r in tables["lag"].collect()} == {
+        (world.a, 0): (4, ""),
+        (world.a, 1): (4, ""),
+        (world.b, 0): (0, ""),
+        (world.b, 1): (None, "beyond the log's end"),
+    }
+    history = {(r.group, r.partition): r for r in tables["history"].collect()}
+    assert [
+        (r.commits, r.rewinds, r.largest_rewind, r.tombstones) for r in (history[world.a, 0], history[world.a, 2])
+    ] == [
+        (3, 1, 2, 0),
+        (3, 1, 2, 1),
+    ]
+    assert history[world.b, 0].commits_per_hour is None
+    assert [(r.group, r.tombstones, r.partitions) for r in tables["tombstones"].collect()] == [(world.a, 1, 1)]
+    assert tables["silent"].count() == 0
+    assert told["unreadable"]["rows"] == 0
+    week = 7 * 86_400_000
+    expiring = {(r.group, r.partition): r for r in tables["expiry"].collect()}
+    assert set(expiring) == {(world.a, 0), (world.a, 1), (world.b, 0), (world.b, 1)}
+    assert all(0 <= r.expires_at - r.commit_timestamp - week < 60_000 and not r.overdue for r in expiring.values())
+
+
+def test_diff_and_copy_on_the_command_line(
+    spark: SparkSession,
+    world: World,
+    chroot: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = f"kafka://{world.bootstrap}", chroot
+    sides = ["--from", source, "--to", target, "--group", world.a, "--format", "json"]
+
+    planned = run(["spark", "copy", *sides])
+    would = capsys.readouterr()
+    before = run(["spark", "diff", *sides])
+    missing = json.loads(capsys.readouterr().out)
+    done = run(["spark", "copy", *sides, "--execute"])
+    said = capsys.readouterr()
+    after = run(["spark", "diff", *sides])
+
+    assert (planned, before, done, after) == (0, 1, 0, 0)
+    assert [(row["partition"], row["offset"]) for row in json.loads(would.out)] == [(0, 6), (1, 6)]
+    assert "2 offsets would be copied" in would.err
+    assert [(row["partition"], row["difference"], row["from_offset"], row["to_offset"]) for row in missing] == [
+        (0, "only-left", 6, None),
+        (1, "only-left", 6, None),
+    ]
+    assert json.loads(said.out) == []
+    assert "2 written, 0 unchanged, 0 failed" in said.err
+    assert "no difference" in capsys.readouterr().err
+
+
+def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
+    spark: SparkSession,
+    kafka: KafkaBroker,
+    kraft: KraftBroker,
+    chroot: str,
+    make_topic: MakeTopic,
+    unique: str,
+    tmp_path: Path,
+) -> None:
+    """Of the same offsets: one into Kafka 3.9 by executors, of which one is killed; one into 4.1 by `migrate apply`."""
+    topic, source = make_topic(unique, PER_GROUP), chroot
+    make_topic(unique, PER_GROUP, bootstrap=kraft.bootstrap)
+    producer = Producer({"bootstrap.servers": kraft.bootstrap})
+    for n in range(100 * PER_GROUP):  # a migration refuses what lies outside the log
+        producer.produce(topic, b"x", partition=n % PER_GROUP)
+    assert producer.flush(30) == 0
+    groups = [f"{unique}-{n:05}" for n in range(COPIED // PER_GROUP)]
+    with open_store(source) as store:
+        for result in store.edit(
+            GroupEdit(
+                group, {TopicPartition(topic, p): Change(OffsetAndMetadata(n % 50 + p)) for p in range(PER_GROUP)}
+            )
+            for n, group in enumerate(groups)
+        ):
+            assert not result.failures
+    killed = tmp_path / "killed"
+
+    def die_once(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+        for count, outcome in enumerate(outcomes):
+            if count == 2 * PER_GROUP and not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield outcome
+
+    rows = store_table(spark, source)
+    outcomes = written(rows, f"kafka://{kafka.bootstrap}", tasks=4).mapPartitions(die_once).collect()
+    plan = str(tmp_path / "plan.json")
+    everything = ["--from", source, "--to", f"kafka://{kraft.bootstrap}", "--all-groups", "-o", plan]
+    planned, applied = run(["migrate", "plan", *everything]), run(["migrate", "apply", plan, "--yes"])
+
+    assert killed.exists()
+    assert (planned, applied) == (0, 0)
+    assert len(outcomes) == COPIED
+    verdicts = {outcome.verdict for outcome in outcomes}
+    assert verdicts == {"written", "unchanged"}  # what the killed one had written is there already
+    with KafkaStore(kafka.bootstrap) as by_spark, KafkaStore(kraft.bootstrap) as by_plan:
+        copied = {found.group: found.offsets for found in by_spark.scan(groups)}
+        migrated = {found.group: found.offsets for found in by_plan.scan(groups)}
+    expected = {
+        group: {TopicPartition(topic, p): Committed(n % 50 + p) for p in range(PER_GROUP)}
+        for n, group in enumerate(groups)
+    }
+    assert copied == expected
+    assert migrated == expected
