@@ -314,7 +314,7 @@ class OldMembers(OffsetMgrError):
 
 
 class SwitchInProgress(OffsetMgrError):
-    """A group is being switched to other stores, or its member cannot know whether it is: nothing was written or read."""
+    """A group is being switched to other stores, or its member cannot know whether it is; nothing was done."""
 
     retriable = True
 
