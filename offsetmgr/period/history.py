@@ -2,7 +2,7 @@
 
 ::
 
-    ROOT/work/NUMBER-JOB    ranges, attempts, and what was published; one node a period and job
+    work/NUMBER-JOB    ranges, attempts, and what was published; under the root, one node a period and job
 
 Ordering contract: the ranges are here before the work on them begins (`fix`), an attempt is here before it works
 (`attempt`), and its output counts only through `publish`, one write that holds only while no later attempt has begun.

@@ -73,8 +73,8 @@ def node(**changed: Any) -> bytes:
 
 
 def test_an_unknown_version_is_named_and_fields_of_the_future_are_left_alone() -> None:
-    with pytest.raises(UnknownVersion, match=r"/root/coordinator.*version 2"):
-        records.decode_open("/root/coordinator", node(version=2))
+    with pytest.raises(UnknownVersion, match=r"/periods/coordinator.*version 2"):
+        records.decode_open("/periods/coordinator", node(version=2))
     assert records.decode_open("/c", node(more="than we know")).number == 2
 
 
@@ -86,8 +86,8 @@ def test_an_unknown_version_is_named_and_fields_of_the_future_are_left_alone() -
     ],
 )  # fmt: skip
 def test_a_broken_node_is_named_by_its_path(data: bytes) -> None:
-    with pytest.raises(Unreadable, match="/root/coordinator"):
-        records.decode_open("/root/coordinator", data)
+    with pytest.raises(Unreadable, match="/periods/coordinator"):
+        records.decode_open("/periods/coordinator", data)
 
 
 @pytest.mark.parametrize("runs", ["", "5-3", "0-9999999999", "a", "1,,2", "-1", "01", 7, None])
