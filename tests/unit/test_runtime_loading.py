@@ -84,9 +84,10 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
             await until(lambda: all(status.state == "active" for status in standby.status()))
             assert [offset(standby, f"g{number}") for number in range(100)] == list(range(100))
             await written([standby.commit(commit("g1", 1000))])
-            await until(lambda: len(owner.dump(owner.partition_of("g1"))) > 0)
             await until(
-                lambda: (("g1", "t", 0), 1000) in [(k, v.offset) for k, v in owner.dump(owner.partition_of("g1"))]
+                lambda: (
+                    (("g1", "t", 0), 1000) in [(k, v.offset) for k, v in dumped(owner, owner.partition_of("g1")) or ()]
+                )
             )
 
     scenario(work)
