@@ -1,20 +1,18 @@
 """The offsets topic itself: with which settings it is created, and which existing topic is fit to be one.
 
-The decisions are pure functions (`replicas_for`, `settings_for`, `examine`, `weaker`); `ensure_topic` and `check_topic`
-ask the brokers, through `offsetmgr.log.kafka.topics`.
+Decisions only, pure; `offsetmgr.log.kafka.offsetstopic` carries them out on the brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
 
 DEFAULT_TOPIC: Final = "__offsetmgr_offsets"
 DEFAULT_PARTITIONS: Final = 50
-DEFAULT_TIMEOUT: Final = 30.0
 SEGMENT_BYTES: Final = 100 * 1024 * 1024
 """As the broker's own offsets topic has it: small segments are compacted, and so loaded, sooner."""
 
@@ -28,8 +26,8 @@ _REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the hour for which a standby may be behind before it reads all again (``ManagerConfig.most_standby_age``)."""
-_TRANSACTIONS: Final = "__transaction_state"
-BROKERS_OWN: Final = frozenset({"__consumer_offsets", _TRANSACTIONS, "__share_group_state"})
+TRANSACTIONS: Final = "__transaction_state"
+BROKERS_OWN: Final = frozenset({"__consumer_offsets", TRANSACTIONS, "__share_group_state"})
 """Topics that brokers write themselves: a record of ours in one would harm the cluster."""
 
 
@@ -191,68 +189,4 @@ def weaker(transactions: FoundTopic, state: TopicState) -> tuple[str, ...]:
         found.append(f"{transactions.replication_factor} replicas, and the offsets topic {state.replication_factor}")
     if in_sync < state.min_insync_replicas:
         found.append(f"min.insync.replicas {in_sync}, and the offsets topic {state.min_insync_replicas}")
-    return tuple(f"{_TRANSACTIONS} has {less}: the weaker of the two decides what commits outlive" for less in found)
-
-
-def ensure_topic(
-    bootstrap: str,
-    properties: Mapping[str, str],
-    topic: str = DEFAULT_TOPIC,
-    *,
-    partitions: int = DEFAULT_PARTITIONS,
-    replication_factor: int | None = None,
-    min_insync_replicas: int | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-) -> TopicState:
-    """Creates the topic, or finds it and examines it; waits until every partition has a leader (``timeout`` seconds).
-
-    ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
-    `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and what the brokers refuse.
-    """
-    if topic in BROKERS_OWN:
-        raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
-
-    from offsetmgr.log.kafka.topics import Topics
-
-    with Topics(bootstrap, properties, timeout) as topics:
-
-        def create() -> None:
-            own = topics.own_replication() if replication_factor is None else None
-            replicas = replicas_for(topic, topics.brokers(), own, replication_factor)
-            topics.create(topic, partitions, replicas, settings_for(replicas, min_insync_replicas))
-
-        state = examine(topic, topics.led(topic, create), partitions)
-        try:
-            transactions = topics.find(_TRANSACTIONS)
-        except OffsetMgrError:  # we may not be allowed to look, and can do without
-            transactions = None
-        return state if transactions is None else replace(state, warnings=state.warnings + weaker(transactions, state))
-
-
-def check_topic(
-    bootstrap: str, properties: Mapping[str, str], known: TopicState, *, timeout: float = DEFAULT_TIMEOUT
-) -> TopicState:
-    """Examines the topic again, for a manager that counts on what it knows of it.
-
-    Raises `UnsuitableTopic` (which covers a topic that was deleted), `TopicMadeAnew`, `PartitionCountChanged`, and
-    retriable errors where the brokers cannot be asked.
-    """
-    return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
-
-
-def check_successor(
-    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
-) -> TopicState:
-    """Examines a topic that was made anew under a running manager, as its start would have done. Raises what
-    `check_topic` raises, but for `TopicMadeAnew`."""
-    return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
-
-
-def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout: float) -> FoundTopic:
-    from offsetmgr.log.kafka.topics import Topics
-
-    with Topics(bootstrap, properties, timeout) as topics:
-        found = topics.find(topic)
-    if found is None:
-        raise UnsuitableTopic(f"topic {topic}", "it was deleted", "stop the managers before anything else is lost")
-    return found
+    return tuple(f"{TRANSACTIONS} has {less}: the weaker of the two decides what commits outlive" for less in found)

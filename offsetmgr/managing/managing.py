@@ -57,8 +57,8 @@ class Managing:
         """Makes or examines the topic, and begins to follow its log; owns nothing yet. Raises `OffsetMgrError`
         (`UnsuitableTopic`, `OtherFormat`, ...); then, too, `close` has to be called."""
         from offsetmgr.log.kafka import KafkaLog
+        from offsetmgr.log.kafka.offsetstopic import check_topic, ensure_topic
         from offsetmgr.log.probe import check_format
-        from offsetmgr.log.topic import check_topic, ensure_topic
         from offsetmgr.records.choose import record_format
         from offsetmgr.wire.client import Client
         from offsetmgr.wire.security import Security

@@ -13,7 +13,7 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Times in seconds. ``replication_factor`` and ``min_insync_replicas`` are for a topic that has to be made, see
-    `offsetmgr.log.topic.ensure_topic`. ``manager.members`` given means that it relays."""
+    `offsetmgr.log.kafka.offsetstopic.ensure_topic`. ``manager.members`` given means that it relays."""
 
     bootstrap: str
     connection: ConnectionConfig

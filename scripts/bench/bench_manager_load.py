@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.topic import ensure_topic
+from offsetmgr.log.kafka.offsetstopic import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.requests import COORDINATOR_LOAD_IN_PROGRESS, CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime

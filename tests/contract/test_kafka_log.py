@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from offsetmgr.errors import OffsetMgrError, ServerError, TimedOut, Unreachable
 from offsetmgr.log.base import Fenced, NotWritten, PartitionLog, TooLarge
 from offsetmgr.log.kafka import KafkaLog, transactional_id
-from offsetmgr.log.topic import ensure_topic
+from offsetmgr.log.kafka.offsetstopic import ensure_topic
 from offsetmgr.records.base import Record
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 

@@ -31,7 +31,8 @@ from offsetmgr.log.base import (
     slot_count,
 )
 from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.topic import TopicState, check_topic, ensure_topic
+from offsetmgr.log.kafka.offsetstopic import check_topic, ensure_topic
+from offsetmgr.log.topic import TopicState
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytestmark = pytest.mark.servers

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 
 from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.topic import ensure_topic
+from offsetmgr.log.kafka.offsetstopic import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.requests import NONE, NOT_COORDINATOR, CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role

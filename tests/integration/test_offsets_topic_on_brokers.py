@@ -9,13 +9,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from processes import wait_for
 
 from offsetmgr.errors import OffsetMgrError
+from offsetmgr.log.kafka.offsetstopic import check_topic, ensure_topic
 from offsetmgr.log.topic import (
     PartitionCountChanged,
     TooFewBrokers,
     TopicState,
     UnsuitableTopic,
-    check_topic,
-    ensure_topic,
 )
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 

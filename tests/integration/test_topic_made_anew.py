@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.log.topic import ensure_topic
+from offsetmgr.log.kafka.offsetstopic import ensure_topic
 from offsetmgr.manager.requests import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,

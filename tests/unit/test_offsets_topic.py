@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from offsetmgr.log.kafka.offsetstopic import ensure_topic
 from offsetmgr.log.topic import (
     FoundTopic,
     PartitionCountChanged,
     TooFewBrokers,
     TopicMadeAnew,
     UnsuitableTopic,
-    ensure_topic,
     examine,
     replicas_for,
     settings_for,

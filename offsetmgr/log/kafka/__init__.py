@@ -11,10 +11,10 @@ from typing import Final
 from offsetmgr.log.base import partitions_of, slot_count
 from offsetmgr.log.kafka.ends import KnownEnds
 from offsetmgr.log.kafka.offsets import PartitionOffsets
+from offsetmgr.log.kafka.offsetstopic import check_successor
 from offsetmgr.log.kafka.reader import KafkaReader
 from offsetmgr.log.kafka.settings import follower_settings, loader_settings, producer_settings
 from offsetmgr.log.kafka.writer import KafkaSlotWriter
-from offsetmgr.log.topic import check_successor
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
@@ -23,7 +23,7 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 class KafkaLog:
     """See `offsetmgr.log.base.PartitionLog`.
 
-    ``partitions`` is what `offsetmgr.log.topic.ensure_topic` found; ``properties`` are librdkafka's
+    ``partitions`` is what `offsetmgr.log.kafka.offsetstopic.ensure_topic` found; ``properties`` are librdkafka's
     (``security.protocol``, ...).  ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers
     if nobody claims its slot.  ``max_message_bytes`` is that of `offsetmgr.log.topic.TopicState`.  ``group`` is the
     group id that readers give, of which nothing else is ever seen.
