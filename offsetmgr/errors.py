@@ -235,6 +235,10 @@ class Unreadable(OffsetMgrError):
     """Data exists but cannot be understood: a node or record that is not an offset (never taken for absent)."""
 
 
+class OverLimit(Unreadable):
+    """Data that would take more memory than the caller allows: one entry of a log, or what a batch decompresses to."""
+
+
 class UnknownVersion(OffsetMgrError):
     """A format whose version we do not know; the text names the version (rule 10)."""
 

@@ -1,4 +1,5 @@
-"""Kafka's on-disk log as bytes: what is in a segment file, and in the answer to a Fetch, which is a slice of one.
+"""Kafka's log on disk: messages and batches, segments with their indexes, and a partition's folder of them.
 
-Pure: no sockets and no files are opened in here.
+`batches`, `compression` and `writing` are pure: bytes in, bytes out, and a Fetch's answer is such bytes too. The other
+modules read files, or write into folders that are no running broker's; nothing in here opens a socket.
 """

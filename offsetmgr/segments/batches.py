@@ -17,26 +17,28 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.segments.compression import CODEC, decompress
+from offsetmgr.segments.compression import CODEC, LIMIT, decompress
 
-_LOG_OVERHEAD: Final = 12
+LOG_OVERHEAD: Final = 12
 """Offset (or base offset) and size, before every batch of every format."""
-_LOG_HEADER: Final = struct.Struct(">qi")
-_MAGIC_AT: Final = 16
-_LEGACY_SMALLEST: Final = 14
+LOG_HEADER: Final = struct.Struct(">qi")
+MAGIC_AT: Final = 16
+LEGACY_SMALLEST: Final = 14
 """Bytes behind the size of a message of version 0: CRC, magic, attributes, lengths of key and value."""
-_LEGACY_HEADER: Final = struct.Struct(">IbB")
-_BATCH_SMALLEST: Final = 49
-_BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
+LEGACY_HEADER: Final = struct.Struct(">IbB")
+BATCH_SMALLEST: Final = 49
+BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
 """Leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer id, producer epoch,
 base sequence, number of records."""
-_CRC_FROM: Final = 21
+CRC_FROM: Final = 21
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 
-_LOG_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""The base timestamp is when tombstones may go (KIP-534)."""
 
 Header = tuple[str, bytes | None]
 
@@ -60,7 +62,8 @@ class Batch(NamedTuple):
     """One entry of the log: records that were written together (one, where an old message stands for itself).
 
     ``last_offset`` may be larger than that of the last record: compaction removes records, and the batch remembers.
-    ``control`` batches mark the ends of transactions; they carry no message, and ``records`` is empty.
+    ``control`` batches mark the ends of transactions; they carry no message, and ``records`` is empty unless it was
+    asked for. ``producer_id`` is None where the producer is neither idempotent nor transactional.
     """
 
     base_offset: int
@@ -70,29 +73,31 @@ class Batch(NamedTuple):
     transactional: bool
     control: bool
     records: list[Record]
+    producer_id: int | None = None
 
 
-def batches(data: bytes, first: int = 0) -> Iterator[Batch]:
+def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Iterator[Batch]:
     """The whole batches in a slice of a log that begins where a batch does; of their records those from offset
     ``first`` on.
 
-    Raises `Unreadable` for one whose checksum or structure is wrong, `UnknownVersion` for a format that we do not
-    know: those before it have been yielded by then.
+    ``controls`` also gives the records of control batches, which are no messages. ``limit`` is how many bytes a batch
+    may become when decompressed. Raises `Unreadable` for one whose checksum or structure is wrong, `OverLimit` for one
+    that would be larger, `UnknownVersion` for a format that we do not know: those before it have been yielded by then.
     """
     at = 0
-    while len(data) - at >= _LOG_OVERHEAD:
-        offset, size = _LOG_HEADER.unpack_from(data, at)
-        end = at + _LOG_OVERHEAD + size
-        if size < _LEGACY_SMALLEST:
+    while len(data) - at >= LOG_OVERHEAD:
+        offset, size = LOG_HEADER.unpack_from(data, at)
+        end = at + LOG_OVERHEAD + size
+        if size < LEGACY_SMALLEST:
             raise Unreadable(f"batch at offset {offset}", f"it claims to have {size} bytes")
         if end > len(data):
             return
-        magic = data[at + _MAGIC_AT]
+        magic = data[at + MAGIC_AT]
         try:
             if magic < 2:
-                yield _legacy_batch(data, at, end, first)
+                yield _legacy_batch(data, at, end, first, limit)
             elif magic == 2:
-                yield _batch(data, at, end, first)
+                yield _batch(data, at, end, first, controls, limit)
             else:
                 raise UnknownVersion(f"batch at offset {offset}", f"message format {magic} is not known")
         except (struct.error, IndexError, ValueError) as error:
@@ -102,29 +107,31 @@ def batches(data: bytes, first: int = 0) -> Iterator[Batch]:
 
 def begins_with_a_whole_batch(data: bytes) -> bool:
     """Whether `batches` finds anything in a slice of a log."""
-    return len(data) >= _LOG_OVERHEAD and _LOG_OVERHEAD + _LOG_HEADER.unpack_from(data)[1] <= len(data)
+    return len(data) >= LOG_OVERHEAD and LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] <= len(data)
 
 
 # --- magic 2 --------------------------------------------------------------------------------------
 
 
-def _batch(data: bytes, start: int, end: int, first: int) -> Batch:
+def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit: int) -> Batch:
     (base,) = _INT64.unpack_from(data, start)
     what = f"batch at offset {base}"
-    if end - start - _LOG_OVERHEAD < _BATCH_SMALLEST:
+    if end - start - LOG_OVERHEAD < BATCH_SMALLEST:
         raise Unreadable(what, "it is shorter than its header")
-    header = _BATCH_HEADER.unpack_from(data, start + _LOG_OVERHEAD)
-    _epoch, magic, crc, attributes, last_delta, first_time, largest_time, _pid, _pepoch, _sequence, count = header
-    if crc32c(memoryview(data)[start + _CRC_FROM : end]) != crc:
+    header = BATCH_HEADER.unpack_from(data, start + LOG_OVERHEAD)
+    _epoch, magic, crc, attributes, last_delta, first_time, largest_time, producer, _pepoch, _sequence, count = header
+    if crc32c(memoryview(data)[start + CRC_FROM : end]) != crc:
         raise _corrupt(what)
     codec = attributes & CODEC
-    control = bool(attributes & _CONTROL)
+    control = bool(attributes & CONTROL)
     records: list[Record] = []
-    if not control and base + last_delta >= first:
-        body = decompress(codec, data[start + _LOG_OVERHEAD + _BATCH_SMALLEST : end], what)
-        appended = largest_time if attributes & _LOG_APPEND_TIME else None
+    if (controls or not control) and base + last_delta >= first:
+        body = decompress(codec, data[start + LOG_OVERHEAD + BATCH_SMALLEST : end], what, limit)
+        appended = largest_time if attributes & LOG_APPEND_TIME else None
         records = _records(body, count, base, first, first_time, appended, what)
-    return Batch(base, base + last_delta, magic, codec, bool(attributes & _TRANSACTIONAL), control, records)
+    transactional = bool(attributes & TRANSACTIONAL)
+    producer_id = None if producer < 0 else producer
+    return Batch(base, base + last_delta, magic, codec, transactional, control, records, producer_id)
 
 
 def _records(
@@ -223,31 +230,31 @@ class _Message(NamedTuple):
     value: bytes | None
 
 
-def _legacy_batch(data: bytes, start: int, end: int, first: int) -> Batch:
+def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> Batch:
     (offset,) = _INT64.unpack_from(data, start)
-    outer = _message(data, start + _LOG_OVERHEAD, end, f"message at offset {offset}")
+    outer = _message(data, start + LOG_OVERHEAD, end, f"message at offset {offset}")
     codec = outer.attributes & CODEC
-    appended = outer.magic == 1 and bool(outer.attributes & _LOG_APPEND_TIME)
+    appended = outer.magic == 1 and bool(outer.attributes & LOG_APPEND_TIME)
     if not codec:
         records = [Record(offset, outer.timestamp, outer.key, outer.value, (), appended)]
     else:
-        records = _inner(outer, offset, codec, appended)
+        records = _inner(outer, offset, codec, appended, limit)
     base = records[0].offset
     records = [record for record in records if record.offset >= first]
     return Batch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
 
 
-def _inner(outer: _Message, offset: int, codec: int, appended: bool) -> list[Record]:
+def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
     """The messages inside a compressed one, whose offset is that of the last: absolute in version 0, counted from the
     first in version 1 (KIP-31), and of the outer one's time where the broker has set that."""
     what = f"message at offset {offset}"
-    body = decompress(codec, outer.value or b"", what)
+    body = decompress(codec, outer.value or b"", what, limit)
     inner: list[tuple[int, _Message]] = []
     at = 0
     while at < len(body):
-        number, size = _LOG_HEADER.unpack_from(body, at)
-        at += _LOG_OVERHEAD
-        if size < _LEGACY_SMALLEST or size > len(body) - at:
+        number, size = LOG_HEADER.unpack_from(body, at)
+        at += LOG_OVERHEAD
+        if size < LEGACY_SMALLEST or size > len(body) - at:
             raise Unreadable(what, f"a message of {size} bytes does not fit in it")
         message = _message(body, at, at + size, what)
         if message.magic != outer.magic or message.attributes & CODEC:
@@ -264,10 +271,10 @@ def _inner(outer: _Message, offset: int, codec: int, appended: bool) -> list[Rec
 
 
 def _message(data: bytes, start: int, end: int, what: str) -> _Message:
-    crc, magic, attributes = _LEGACY_HEADER.unpack_from(data, start)
+    crc, magic, attributes = LEGACY_HEADER.unpack_from(data, start)
     if zlib.crc32(memoryview(data)[start + 4 : end]) != crc:
         raise _corrupt(what)
-    at = start + _LEGACY_HEADER.size
+    at = start + LEGACY_HEADER.size
     timestamp = None
     if magic == 1:
         (timestamp,) = _INT64.unpack_from(data, at)

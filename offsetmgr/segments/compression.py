@@ -1,23 +1,34 @@
-"""What Kafka's producers compress batches with, undone.
+"""What Kafka's producers compress batches with, and how it is undone within a limit.
+
+Whatever the bytes claim, no more than the limit is ever held: a few kilobytes can be made that swell to gigabytes.
 
 Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes.
 """
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zlib
 from typing import Final
 
 import cramjam
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.segments.zstdframes import at_most
 
 CODEC: Final = 0x07
 """The bits of the attributes that name the codec."""
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+LIMIT: Final = 128 * 1024 * 1024
+"""Bytes that a batch may have when decompressed, unless told otherwise. Brokers take batches of 1 MiB by default."""
+
+_GZIP_WINDOW: Final = 31
+"""zlib's code for the largest window, with gzip's header and checksum."""
+_SNAPPY_RATIO: Final = 32
+"""Snappy's densest element is three bytes for 64."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00"
 """Java's producers cut snappy into chunks, each under its length, behind this and two versions of four bytes."""
@@ -32,33 +43,57 @@ _LZ4_AS_IT_IS: Final = 0x80000000
 _UINT32_LE: Final = struct.Struct("<I")
 
 
-def decompress(codec: int, data: bytes, what: str) -> bytes:
+def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
     """The bytes that ``data`` was before compression; ``what`` names the batch in errors.
 
-    Raises `Unreadable` where it is not what the codec writes, `UnknownVersion` for a codec that we do not know.
+    Raises `Unreadable` where it is not what the codec writes, `OverLimit` where it would be more than ``limit`` bytes,
+    `UnknownVersion` for a codec that we do not know.
     """
     try:
         if codec == NONE:
             return data
         if codec == GZIP:
-            return gzip.decompress(data)
+            return _gunzip(data, what, limit)
         if codec == SNAPPY:
-            return _snappy(data)
+            return _snappy(data, what, limit)
         if codec == LZ4:
-            return _lz4(data, what)
+            return _lz4(data, what, limit)
         if codec == ZSTD:
-            return bytes(cramjam.zstd.decompress(data))
+            return _zstd(data, what, limit)
     except OffsetMgrError:
         raise
-    except (cramjam.DecompressionError, OSError, EOFError, zlib.error, struct.error, IndexError, ValueError) as error:
+    except (cramjam.DecompressionError, zlib.error, struct.error, IndexError, ValueError) as error:
         raise Unreadable(what, f"it cannot be decompressed: {error}") from error
     raise UnknownVersion(what, f"compression codec {codec} is not known")
 
 
-def _snappy(data: bytes) -> bytes:
+def _over(what: str, limit: int) -> OverLimit:
+    return OverLimit(what, f"decompressed it is more than {limit:,} bytes", "allow more if that is what was written")
+
+
+def _gunzip(data: bytes, what: str, limit: int) -> bytes:
+    """All members of a gzip stream; zeros may follow the last."""
+    parts: list[bytes] = []
+    room = limit
+    while data:
+        stream = zlib.decompressobj(_GZIP_WINDOW)
+        part = stream.decompress(data, room + 1)
+        if len(part) > room:
+            raise _over(what, limit)
+        if not stream.eof:
+            raise ValueError("it ends before its gzip stream does")
+        parts.append(part)
+        room -= len(part)
+        data = stream.unused_data.lstrip(b"\0")
+    if not parts:
+        raise ValueError("it is empty")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _snappy(data: bytes, what: str, limit: int) -> bytes:
     """In Java's chunks, or in one piece, as librdkafka writes it."""
     if not data.startswith(_XERIAL):
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return _snappy_piece(data, what, limit)
     out = bytearray()
     at = _XERIAL_HEADER
     while at < len(data):
@@ -66,12 +101,34 @@ def _snappy(data: bytes) -> bytes:
         at += _INT32.size
         if not 0 <= size <= len(data) - at:
             raise ValueError(f"a chunk of {size} bytes does not fit in it")
-        out += cramjam.snappy.decompress_raw(data[at : at + size])
+        out += _snappy_piece(data[at : at + size], what, limit - len(out))
         at += size
     return bytes(out)
 
 
-def _lz4(data: bytes, what: str) -> bytes:
+def _snappy_piece(data: bytes, what: str, limit: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(data)
+    if size > limit:
+        raise _over(what, limit)
+    if size > _SNAPPY_RATIO * len(data):
+        raise ValueError(f"{len(data)} bytes cannot have been {size} before")
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+def _zstd(data: bytes, what: str, limit: int) -> bytes:
+    if at_most(data) <= limit:
+        return bytes(cramjam.zstd.decompress(data))
+    room = bytearray(limit)
+    try:
+        written = cramjam.zstd.decompress_into(data, room)
+    except cramjam.DecompressionError as error:
+        if "whole buffer" in str(error):
+            raise _over(what, limit) from error
+        raise
+    return bytes(memoryview(room)[:written])
+
+
+def _lz4(data: bytes, what: str, limit: int) -> bytes:
     """Frames of LZ4, taken apart here: the checksum in the header is wrong in messages of version 0 (KAFKA-3160), and
     what it would protect is under the batch's own."""
     out = bytearray()
@@ -80,11 +137,11 @@ def _lz4(data: bytes, what: str) -> bytes:
         (magic,) = _UINT32_LE.unpack_from(data, at)
         if magic != _LZ4_MAGIC:
             raise ValueError("no LZ4 frame begins here")
-        at = _lz4_frame(data, at + _UINT32_LE.size, out, what)
+        at = _lz4_frame(data, at + _UINT32_LE.size, out, what, limit)
     return bytes(out)
 
 
-def _lz4_frame(data: bytes, at: int, out: bytearray, what: str) -> int:
+def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> int:
     """Appends one frame's content to ``out``; where the frame ends."""
     flags, descriptor = data[at], data[at + 1]
     if not flags & _LZ4_INDEPENDENT:
@@ -106,4 +163,6 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str) -> int:
         else:
             written = cramjam.lz4.decompress_block_into(block, block_room, output_len=len(block_room))
             out += memoryview(block_room)[:written]
+        if len(out) > limit:  # by one block at most
+            raise _over(what, limit)
         at += size + (_UINT32_LE.size if flags & _LZ4_BLOCK_CHECKSUMS else 0)

@@ -1,0 +1,62 @@
+"""How large zstd's frames can become, told from the headers of their blocks without decompressing any.
+
+Source: RFC 8878, section 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+_FRAME: Final = 0xFD2FB528
+_SKIPPABLE: Final = 0x184D2A50
+"""The first of sixteen such numbers."""
+_BLOCK_LARGEST: Final = 128 * 1024
+_RAW, _REPEATED, _COMPRESSED = range(3)
+_UINT32: Final = struct.Struct("<I")
+_DICTIONARY_ID: Final = (0, 1, 2, 4)
+_CONTENT_SIZE: Final = (0, 2, 4, 8)
+
+
+def at_most(data: bytes) -> int:
+    """The number of bytes that these frames hold at most: exact but for compressed blocks, which count as the largest.
+
+    Raises `ValueError` where they are no zstd frames, or break off.
+    """
+    most = at = 0
+    try:
+        while at < len(data):
+            (magic,) = _UINT32.unpack_from(data, at)
+            at += _UINT32.size
+            if magic & 0xFFFFFFF0 == _SKIPPABLE:
+                at += _UINT32.size + _UINT32.unpack_from(data, at)[0]
+            elif magic == _FRAME:
+                size, at = _frame(data, at)
+                most += size
+            else:
+                raise ValueError("no zstd frame begins here")
+    except (struct.error, IndexError) as error:
+        raise ValueError("a zstd frame breaks off") from error
+    if at > len(data):
+        raise ValueError("a zstd frame breaks off")
+    return most
+
+
+def _frame(data: bytes, at: int) -> tuple[int, int]:
+    """The most that a frame holds, and where it ends; ``at`` is behind its magic number."""
+    descriptor = data[at]
+    single_segment = descriptor >> 5 & 1
+    content_size = _CONTENT_SIZE[descriptor >> 6] or single_segment
+    at += 1 + (1 - single_segment) + _DICTIONARY_ID[descriptor & 3] + content_size
+    most = 0
+    last = False
+    while not last:
+        header = int.from_bytes(data[at : at + 3], "little") if at + 3 <= len(data) else data[len(data)]
+        at += 3
+        last = bool(header & 1)
+        kind, size = header >> 1 & 3, header >> 3
+        if kind > _COMPRESSED:
+            raise ValueError("a zstd block is of no known kind")
+        most += _BLOCK_LARGEST if kind == _COMPRESSED else size
+        at += 1 if kind == _REPEATED else size
+    return most, at + (_UINT32.size if descriptor & 4 else 0)

@@ -1,0 +1,156 @@
+"""The entries of a log file: walked in chunks of any size, whatever the file ends with."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zlib
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import OverLimit, UnknownVersion, Unreadable
+from offsetmgr.segments.entries import Entry, Walk, split
+
+TIME = 1_700_000_000_000
+
+
+def old_message(magic: int, offset: int, value: bytes, attributes: int = 0) -> bytes:
+    time = struct.pack(">q", TIME) if magic else b""
+    body = struct.pack(">bB", magic, attributes) + time + struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def batch(base: int, size: int, attributes: int = 0) -> bytes:
+    """A batch of one record of ``size`` bytes, written from the specification: under 60 bytes its numbers are short."""
+    value = b"x" * size
+    record = bytes((2 * (6 + size), 0, 0, 0, 1, 2 * size)) + value + b"\0"
+    tail = struct.pack(">hiqqqhii", attributes, 0, TIME, TIME + 5, 9, 3, 17, 1) + record
+    body = struct.pack(">ibI", 4, 2, crc32c(tail)) + tail
+    return struct.pack(">qi", base, len(body)) + body
+
+
+MIXED = [
+    old_message(0, 5, b"zero"),
+    old_message(1, 6, b"one"),
+    old_message(1, 9, gzip.compress(old_message(1, 0, b"a") + old_message(1, 2, b"b")), 1),
+    batch(10, 3),
+    batch(11, 50),
+]
+
+
+def walk(data: bytes, **options: int) -> Walk:
+    return Walk(io.BytesIO(data), "a file", **options)
+
+
+@given(
+    st.lists(st.integers(0, 50), max_size=20),
+    st.integers(1, 400),
+    st.integers(0, 60),
+)
+def test_whatever_the_chunk_the_entries_are_the_same(sizes: list[int], chunk: int, cut: int) -> None:
+    whole = [batch(base, size) for base, size in enumerate(sizes)]
+    tail = batch(99, 40)[:cut]
+    data = b"".join(whole) + tail
+
+    entries = walk(data, chunk=chunk)
+    found = list(entries)
+
+    assert [entry.data for entry in found] == whole
+    assert [entry.offset for entry in found] == list(range(len(whole)))
+    assert [entry.position for entry in found] == [sum(map(len, whole[:number])) for number in range(len(whole))]
+    assert (entries.position, entries.left) == (len(data) - cut, cut)
+    assert b"".join(piece.data for piece in walk(data, chunk=chunk).chunks()) == b"".join(whole)
+    assert list(split(data)) == found
+
+
+def test_entries_of_all_formats_lie_side_by_side() -> None:
+    found = list(walk(b"".join(MIXED)))
+
+    assert [(entry.offset, entry.magic, entry.intact()) for entry in found] == [
+        (5, 0, True),
+        (6, 1, True),
+        (9, 1, True),
+        (10, 2, True),
+        (11, 2, True),
+    ]
+    assert [[(record.offset, record.value) for record in entry.batch().records] for entry in found] == [
+        [(5, b"zero")],
+        [(6, b"one")],
+        [(7, b"a"), (9, b"b")],
+        [(10, b"xxx")],
+        [(11, b"x" * 50)],
+    ]
+
+
+def test_a_header_is_told_without_the_records() -> None:
+    zero, one, packed, two, _ = (entry.header() for entry in walk(b"".join(MIXED)))
+
+    assert (zero.base_offset, zero.last_offset, zero.largest_timestamp, zero.record_count) == (5, 5, None, 1)
+    assert (one.base_offset, one.last_offset, one.largest_timestamp, one.producer_id) == (6, 6, TIME, None)
+    assert (packed.base_offset, packed.last_offset, packed.codec, packed.record_count) == (None, 9, 1, None)
+    assert (two.base_offset, two.last_offset, two.base_timestamp, two.largest_timestamp) == (10, 10, TIME, TIME + 5)
+    assert (two.leader_epoch, two.producer_id, two.producer_epoch, two.base_sequence) == (4, 9, 3, 17)
+    assert (two.transactional, two.control, two.delete_horizon, two.log_append_time) == (False, False, False, False)
+    flags = next(iter(walk(batch(1, 1, 0x78)))).header()
+    assert (flags.transactional, flags.control, flags.delete_horizon, flags.log_append_time) == (True, True, True, True)
+
+
+@pytest.mark.parametrize("data", MIXED)
+def test_every_bit_under_the_checksum_counts(data: bytes) -> None:
+    """Formats 0 and 1: from the magic byte to the end; format 2: from the attributes to the end."""
+    first = 21 if data[16] == 2 else 17  # another magic byte is another format, with a checksum elsewhere
+    for at in range(first, len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        assert not Entry(0, 0, bytes(damaged)).intact()
+    for at in range(8):  # the offset is the broker's to set, and under no checksum
+        moved = bytearray(data)
+        moved[at] ^= 1
+        assert Entry(0, 0, bytes(moved)).intact()
+
+
+def test_an_entry_over_the_limit_is_refused_before_it_is_read() -> None:
+    data = batch(1, 10) + batch(2, 50)
+    entries = walk(data, chunk=16, largest=100)
+    found = []
+
+    with pytest.raises(OverLimit, match=r"a file, position 78: an entry of 118 bytes begins there, more than the 100"):
+        found.extend(entries)
+
+    assert [entry.offset for entry in found] == [1]
+    assert entries.position == 78
+
+
+@pytest.mark.parametrize("size", [-1, 0, 13, -(2**31)])
+def test_a_size_that_is_none_is_damage_and_names_its_position(size: int) -> None:
+    good = batch(1, 10)
+    entries = walk(good + struct.pack(">qi", 7, size) + bytes(100))
+    found = []
+
+    with pytest.raises(Unreadable, match=f"a file, position 78: the entry at offset 7 claims to have {size} bytes"):
+        for entry in entries:
+            found.append(entry.offset)
+
+    assert (found, entries.position) == ([1], 78)
+
+
+def test_a_file_may_be_walked_from_the_beginning_of_any_entry_to_the_end_of_another() -> None:
+    data = b"".join(MIXED)
+    start, end = len(MIXED[0]), len(data) - len(MIXED[-1])
+
+    assert [entry.offset for entry in walk(data, position=start, end=end, chunk=20)] == [6, 9, 10]
+    assert [entry.offset for entry in walk(data, position=start, end=end + 5, chunk=20)] == [6, 9, 10]
+
+
+def test_a_format_of_the_future_is_named() -> None:
+    data = bytearray(batch(3, 4))
+    data[16] = 3
+
+    (entry,) = walk(bytes(data))
+
+    with pytest.raises(UnknownVersion, match="batch at offset 3: message format 3 is not known"):
+        entry.header()
