@@ -1,8 +1,9 @@
 """The README's tour, followed to the letter in one shell, its output held against what the README shows.
 
 A line ``...`` in the README stands for any lines, and ``...`` at a line's end for its rest. Words with a digit in them
-(ports, ids, times, offsets of a running group) may be others here, but must stand where the README has them. Exit code
-1 where a command printed something else than it shows; everything that was started is stopped.
+(ports, ids, times, offsets of a running group) may be others here, but must stand where the README has them. Before the
+servers go, the examples of the library's page run against them. Exit code 1 where a command printed something else than
+the README shows, or an example failed; everything that was started is stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-README: Final = Path(__file__).resolve().parent.parent / "README.md"
+PROJECT: Final = Path(__file__).resolve().parent.parent
+README: Final = PROJECT / "README.md"
+EXAMPLES: Final = PROJECT / "docs/guide/library.md"
+LAST: Final = "offsetmgr sandbox down"
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate", "pip install --quiet '.[sandbox]'")
 """What `scripts/tour` has done before."""
 DONE: Final = "the command has ended"
@@ -72,6 +76,11 @@ def _word(word: str) -> str:
     return r"\S*\d\S*" if any(c.isdigit() for c in word) else r"\S+" if word == "vm" else re.escape(word)
 
 
+def examples(text: str) -> list[str]:
+    """The programs of a page, in its order."""
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="offsetmgr-tour-") as folder:
@@ -90,6 +99,8 @@ def main() -> int:
             for step in steps(README.read_text("utf-8")):
                 if step.command in SETTING_UP:
                     continue
+                if step.command == LAST:
+                    wrong += sum(not _ran(shell, example) for example in examples(EXAMPLES.read_text("utf-8")))
                 print(f"$ {step.command}", flush=True)
                 printed = _run(shell, step.command)
                 print("\n".join(printed), flush=True)
@@ -97,11 +108,17 @@ def main() -> int:
                     wrong += 1
                     print("*** the README shows:\n" + "\n".join(step.shown), flush=True)
         finally:
-            _run(shell, "kill %1 2>/dev/null; offsetmgr sandbox down")
+            _run(shell, f"kill %1 2>/dev/null; {LAST}")
             shell.terminate()
             shell.wait()
-    print(f"{wrong} commands printed something else" if wrong else "every command printed what the README shows")
+    print(f"{wrong} of it went otherwise" if wrong else "every command printed what the README shows; all examples ran")
     return 1 if wrong else 0
+
+
+def _ran(shell: subprocess.Popen[str], example: str) -> bool:
+    printed = _run(shell, f"python - <<'END OF EXAMPLE'\n{example}END OF EXAMPLE\necho \"exit code $?\"")
+    print(f"$ python\n{example}" + "\n".join(printed), flush=True)
+    return printed[-1] == "exit code 0"
 
 
 def _run(shell: subprocess.Popen[str], command: str) -> list[str]:
