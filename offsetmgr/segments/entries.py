@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from crc32c import crc32c
 
-from offsetmgr.errors import OverLimit, UnknownVersion, Unreadable
+from offsetmgr.errors import FileFailure, OverLimit, UnknownVersion, Unreadable
 from offsetmgr.segments.batches import (
     BATCH_HEADER,
     BATCH_SMALLEST,
@@ -151,14 +151,13 @@ class Walk:
     def chunks(self) -> Iterator[Chunk]:
         """Whole entries, many at once: quicker than one by one for whoever reads all of them.
 
-        Raises `Unreadable` where the size of an entry is none, `OverLimit` where it is over the largest; the entries
-        before it have been yielded by then.
+        Raises `Unreadable` where the size of an entry is none, `OverLimit` where it is over the largest (the entries
+        before it have been yielded by then), `FileFailure`.
         """
         size = self._chunk
         while True:
             room = min(size, self.end - self.position)
-            self._source.seek(self.position)
-            data = _read(self._source, room)
+            data = self._read(room)
             whole, damage = _whole(data, self._what, self.position)
             if whole:
                 start = self.position
@@ -180,6 +179,18 @@ class Walk:
                 )
             while size < needed:
                 size *= 2
+
+    def _read(self, size: int) -> bytes:
+        """``size`` bytes, or fewer where the file has become shorter; a raw file may give them in pieces."""
+        parts: list[bytes] = []
+        try:
+            self._source.seek(self.position)
+            while size > 0 and (data := self._source.read(size)):
+                parts.append(data)
+                size -= len(data)
+        except OSError as error:
+            raise FileFailure(f"cannot read {self._what}", error.strerror or str(error)) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __iter__(self) -> Iterator[Entry]:
         """One by one. Raises as `chunks`; ``position`` is behind the last entry that was handed out."""
@@ -207,19 +218,6 @@ def split(data: bytes, position: int = 0) -> Iterator[Entry]:
         at = end
     if damage is not None:
         raise damage
-
-
-def _read(source: BinaryIO | io.RawIOBase, size: int) -> bytes:
-    """``size`` bytes, or fewer where the file has become shorter; a raw file may give them in pieces."""
-    data = source.read(size) or b""
-    if len(data) == size:
-        return data
-    parts = [data]
-    missing = size - len(data)
-    while missing and (more := source.read(missing)):
-        parts.append(more)
-        missing -= len(more)
-    return b"".join(parts)
 
 
 def _whole(data: bytes, what: str, position: int) -> tuple[int, Unreadable | None]:

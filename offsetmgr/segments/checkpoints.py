@@ -1,0 +1,43 @@
+"""The checkpoint files of a broker's log dir: an offset for each partition.
+
+Source: org.apache.kafka.server.common.CheckpointFile: version, number of lines, then ``topic partition offset`` lines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.errors import FileFailure, UnknownVersion, Unreadable
+from offsetmgr.model import TopicPartition
+
+LOG_START: Final = "log-start-offset-checkpoint"
+"""Where logs begin that are cut within a segment (DeleteRecords); others are not in it."""
+RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
+"""What was surely on the disk when the broker last wrote it."""
+_VERSION: Final = 0
+
+
+def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
+    """The offsets in it; none where there is no such file. Raises `FileFailure`, `Unreadable`, `UnknownVersion`."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise Unreadable(str(file), "it is no text") from error
+    except OSError as error:
+        raise FileFailure(f"cannot read {file}", error.strerror or str(error)) from error
+    try:
+        version, count = int(lines[0]), int(lines[1])
+        if version != _VERSION:
+            raise UnknownVersion(str(file), f"version {version} of a checkpoint file is not known")
+        found = {}
+        for line in filter(None, lines[2:]):
+            topic, partition, offset = line.split()
+            found[TopicPartition(topic, int(partition))] = int(offset)
+    except (ValueError, IndexError) as error:
+        raise Unreadable(str(file), f"it is no checkpoint file: {error}") from error
+    if len(found) != count:
+        raise Unreadable(str(file), f"it says that it has {count} lines, and has {len(found)}")
+    return found

@@ -1,0 +1,193 @@
+"""A partition's folder (``topic-0``): its segments, and reading them from any offset.
+
+The list of segments is replaced whole by `Partition.refresh`, so whoever took `Partition.segments` before searches and
+reads on in a list that does not change under it, while segments are rolled and deleted.
+
+What a broker left half done when it died is seen as it would see it itself: segments that compaction had written whole
+(``.swap``) stand in the place of those that they were made from, and what is to be deleted or was not finished is not
+there (``.deleted``, ``.cleaned``). Source: kafka.log.LogLoader, LocalLog; for the search and the reads Kafka 0.10.1,
+Implementation, 5.5 "Log".
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.errors import FileFailure, OffsetOutOfRange, Unreadable, UnsupportedOperation
+from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
+from offsetmgr.segments.entries import CHUNK, LARGEST
+from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, Piece, Segment
+
+_FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
+_ODD: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+"""A broker's folder of a partition that is no live log of its own: deleted, being moved, or unknown to the cluster."""
+_OLD_FOLDER: Final = re.compile(r".+_\d+")
+_CLEANED: Final = ".log.cleaned"
+
+
+class Partition:
+    """A partition's log, for reading.
+
+    ``folder`` is named after it. Raises `Unreadable` for a folder that is no partition's, `UnsupportedOperation` for
+    one of Kafka 0.7 and for one that a broker has set aside, by name; `FileFailure`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = partition_of(folder)
+        self._segments: tuple[Segment, ...] = ()
+        self.refresh()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """As they were at the last `refresh`, by offset. A view that never changes."""
+        return self._segments
+
+    def refresh(self) -> None:
+        """Looks at the folder again. Raises `FileFailure`, `UnsupportedOperation`."""
+        self._segments = segments_in(self.folder)
+
+    def range(self) -> LogRange:
+        """The offsets that it holds: from where it begins, which may be within a segment (DeleteRecords), to behind its
+        last entry. Raises `Unreadable` where the last segment is damaged, `FileFailure`."""
+        return LogRange(self._start(self._segments), self._end(self._segments))
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The last segment that begins at ``offset`` or before; None where all begin behind it."""
+        return _segment_of(self._segments, offset)
+
+    def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> Piece | None:
+        """About ``size`` bytes from the entry on that holds ``offset``, or the next where compaction has removed it.
+
+        The bytes may end within an entry; an entry that is larger than ``size`` comes whole, and one over ``largest``
+        is refused with `OverLimit`. None at the log's end. Raises `OffsetOutOfRange` for an offset that lies before the
+        log or behind its end; `Unreadable`, `FileFailure`.
+        """
+        segments = self._segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        start = self._start(segments)
+        if offset < start:
+            raise self._outside(offset, segments, start)
+        for segment in segments[max(at, 0) :]:
+            piece = segment.read(offset, size, largest)
+            if piece is not None:
+                return piece
+        if offset > self._end(segments):
+            raise self._outside(offset, segments, start)
+        return None
+
+    def _outside(self, offset: int, segments: tuple[Segment, ...], start: int) -> OffsetOutOfRange:
+        log = LogRange(start, self._end(segments))
+        return OffsetOutOfRange(
+            f"{self.folder}, offset {offset}",
+            f"the log begins at {log.start} and ends at {log.end} (OFFSET_OUT_OF_RANGE)",
+            log_range=log,
+        )
+
+    def _start(self, segments: tuple[Segment, ...]) -> int:
+        first = segments[0].base_offset if segments else 0
+        return max(first, read_checkpoint(self.folder.parent / LOG_START).get(self.name, first))
+
+    def _end(self, segments: tuple[Segment, ...]) -> int:
+        return next_offset(segments[-1]) if segments else 0
+
+
+def next_offset(segment: Segment) -> int:
+    """The offset behind a segment's last whole entry; the segment's own where it has none.
+
+    Raises `Unreadable` where an entry near the end is damaged, `FileFailure`.
+    """
+    index = segment.offset_index()
+    start = segment.position_before(index[len(index) - 1].offset) if len(index) else 0
+    end = segment.base_offset
+    with segment.walk(start) as walk:
+        for entry in walk:
+            if not entry.intact():
+                raise Unreadable(
+                    f"{segment.log}, position {entry.position}", f"the entry at offset {entry.offset} is damaged"
+                )
+            end = entry.header().last_offset + 1
+    return end
+
+
+def partition_of(folder: Path) -> TopicPartition:
+    """The partition whose folder bears this name. Raises as `Partition`."""
+    name = folder.resolve().name
+    _refuse_kafka_07(folder, name)
+    if _ODD.fullmatch(name):
+        state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
+        raise UnsupportedOperation(
+            str(folder), f"the partition is {state[name.rpartition('-')[2]]}", "rename it to TOPIC-N to read it anyway"
+        )
+    found = _FOLDER.fullmatch(name)
+    if found is None:
+        raise Unreadable(str(folder), "it has not the name of a partition's folder", "as in orders-0")
+    return TopicPartition(found["topic"], int(found["partition"]))
+
+
+def partitions_in(folder: Path) -> Iterator[Path]:
+    """The folders of partitions in a broker's log dir, by topic and number; what a broker has set aside is left out.
+
+    Raises `FileFailure`.
+    """
+    named = []
+    for path in _listing(folder):
+        found = _FOLDER.fullmatch(path.name)
+        if found and path.is_dir() and not _ODD.fullmatch(path.name):
+            named.append((found["topic"], int(found["partition"]), path))
+    return (path for _, _, path in sorted(named))
+
+
+def segments_in(folder: Path) -> tuple[Segment, ...]:
+    """A folder's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`."""
+    files = _listing(folder)
+    for file in files:
+        if file.name.endswith(OLD_LOG):
+            _refuse_kafka_07(folder, folder.name)
+    segments = {segment.base_offset: segment for segment in _named(files, LOG)}
+    swaps = _valid_swaps(files)
+    if swaps:
+        low = min(segment.base_offset for segment in swaps)
+        high = max(next_offset(segment) for segment in swaps)
+        segments = {base: segment for base, segment in segments.items() if not low <= base < high}
+        segments |= {segment.base_offset: segment for segment in swaps}
+    return tuple(segments[base] for base in sorted(segments))
+
+
+def _valid_swaps(files: list[Path]) -> list[Segment]:
+    """Compaction renames what it has written from the last segment to the first, from ``.cleaned`` to ``.swap``: while
+    one ``.cleaned`` is left, those at and behind it are not all there, and the old segments count."""
+    unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
+    return [segment for segment in _named(files, LOG + SWAP) if not unfinished or segment.base_offset < min(unfinished)]
+
+
+def _named(files: list[Path], suffix: str) -> list[Segment]:
+    return [Segment.of(file) for file in files if file.name.endswith(suffix) and len(file.name) == 20 + len(suffix)]
+
+
+def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
+    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
+    return segments[at - 1] if at else None
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise FileFailure(f"cannot read {folder}", error.strerror or str(error)) from error
+
+
+def _refuse_kafka_07(folder: Path, name: str) -> None:
+    old = sorted(folder.glob(f"*{OLD_LOG}")) if folder.is_dir() else []
+    if old or _OLD_FOLDER.fullmatch(name):
+        why = f"it holds {old[0].name}" if old else "its name is TOPIC_N"
+        raise UnsupportedOperation(
+            str(folder),
+            f"{why}: a log of Kafka 0.7, whose entries have a length of 4 bytes and no offset",
+            "only logs of Kafka 0.8 and later (folders TOPIC-N with .log files) are read",
+        )

@@ -1,0 +1,148 @@
+"""What is written is read: every format, codec and field; and what a format cannot hold is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import UnknownVersion, UnsupportedOperation
+from offsetmgr.segments.batches import Record, batches
+from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from offsetmgr.segments.entries import split
+from offsetmgr.segments.writing import Producer, batch, end_of_transaction, message, message_set
+
+TIMES = st.integers(0, 2**62)
+LARGE = st.integers(1000, 200_000).map(lambda size: bytes((size % 251,)) * size)
+FIELDS = st.none() | st.binary(max_size=200) | LARGE
+    st.none()
+    | st.binary(max_size=200)
+    | st.integers(1000, 200_000).map(lambda size: bytes(size % 251 for _ in "x") * size)
+)
+HEADERS = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=20)), max_size=3).map(tuple)
+
+PRODUCERS = st.builds(Producer, st.integers(0, 2**60), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans())
+
+
+@st.composite
+def some_records(draw: st.DrawFn, magic: int) -> list[Record]:
+    """At least one, with gaps as compaction leaves them, all with the producer's time or all with the broker's."""
+    offset = draw(st.integers(0, 2**61))
+    appended = draw(st.none() | TIMES) if magic else None
+    found = []
+    for _ in range(draw(st.integers(1, 12))):
+        time = None if magic == 0 else (draw(st.none() | TIMES) if appended is None else appended)
+        headers = draw(HEADERS) if magic == 2 else ()
+        found.append(Record(offset, time, draw(FIELDS), draw(FIELDS), headers, appended is not None))
+        offset += draw(st.integers(1, 1000))
+    return found
+
+
+@given(some_records(0), st.sampled_from([NONE, GZIP, SNAPPY, LZ4]))
+def test_format_0_is_read_as_it_was_written(records: list[Record], codec: int) -> None:
+    data = message_set(records, 0, codec)
+
+    assert [record for found in batches(data) for record in found.records] == records
+    assert all(entry.intact() and entry.magic == 0 for entry in split(data))
+    assert len(list(split(data))) == (1 if codec else len(records))
+
+
+@given(some_records(1), st.sampled_from([NONE, GZIP, SNAPPY, LZ4]))
+def test_format_1_is_read_as_it_was_written(records: list[Record], codec: int) -> None:
+    data = message_set(records, 1, codec)
+
+    assert [record for found in batches(data) for record in found.records] == records
+    assert all(entry.intact() and entry.magic == 1 for entry in split(data))
+    last = list(split(data))[-1].header()
+    assert (last.last_offset, last.codec) == (records[-1].offset, codec)
+
+
+@given(
+    some_records(2),
+    st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]),
+    st.none()
+    | st.builds(Producer, st.integers(0, 2**60), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans()),
+    st.none() | st.integers(0, 2**31 - 1),
+    st.integers(0, 1000),
+    st.integers(0, 1000),
+    st.none() | TIMES,
+)
+def test_format_2_is_read_as_it_was_written(
+    records: list[Record],
+    codec: int,
+    producer: Producer | None,
+    leader_epoch: int | None,
+    before: int,
+    behind: int,
+    delete_horizon: int | None,
+) -> None:
+    base, last = max(0, records[0].offset - before), records[-1].offset + behind
+
+    (entry,) = split(
+        batch(
+            records,
+            codec,
+            base_offset=base,
+            last_offset=last,
+            leader_epoch=leader_epoch,
+            producer=producer,
+            delete_horizon=delete_horizon,
+        )
+    )
+
+    assert entry.intact()
+    found, header = entry.batch(), entry.header()
+    assert found.records == records
+    assert (found.base_offset, found.last_offset, found.codec, found.control) == (base, last, codec, False)
+    assert (header.base_offset, header.last_offset, header.record_count) == (base, last, len(records))
+    assert (header.leader_epoch, header.delete_horizon) == (leader_epoch, delete_horizon is not None)
+    assert found.producer_id == (None if producer is None else producer.id)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.transactional) == (
+        (None, None, None, False) if producer is None else producer
+    )
+
+
+def test_a_batch_whose_records_compaction_took_keeps_its_bounds() -> None:
+    (entry,) = split(batch([], base_offset=10, last_offset=14, producer=Producer(7, 1, 3)))
+
+    assert entry.intact()
+    assert entry.batch().records == []
+    assert (entry.header().base_offset, entry.header().last_offset, entry.header().producer_id) == (10, 14, 7)
+
+
+def test_the_end_of_a_transaction_is_a_control_batch_of_one_record() -> None:
+    commit = end_of_transaction(20, Producer(7, 3, 0), commit=True, timestamp=1_700, coordinator_epoch=5)
+    abort = end_of_transaction(21, Producer(7, 3, 0), commit=False, timestamp=1_700)
+
+    found, undone = batches(commit + abort, controls=True)
+
+    assert found.records == [Record(20, 1_700, b"\0\0\0\1", b"\0\0\0\0\0\5")]
+    assert undone.records == [Record(21, 1_700, b"\0\0\0\0", b"\0\0\0\0\0\0")]
+    assert (found.control, found.transactional, found.producer_id) == (True, True, 7)
+    assert [one.records for one in batches(commit + abort)] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (lambda: message(Record(1, None, b"k", b"v", (("h", b""),)), 1), "format 1 has no headers"),
+        (lambda: message(Record(1, 5, b"k", b"v"), 0), "format 0 has no times"),
+        (lambda: message(Record(1, 5, b"k", b"v"), 2), "format 2 has no such messages"),
+        (lambda: message(Record(1, 2**63, b"k", b"v"), 1), "too large for its format"),
+        (lambda: batch([]), "its offsets have to be given"),
+        (lambda: batch([Record(2, 5, b"", b""), Record(2, 5, b"", b"")]), "do not ascend"),
+        (lambda: batch([Record(2, 5, b"", b"")], base_offset=3), "do not ascend"),
+        (lambda: batch([Record(2, 5, b"", b"")], last_offset=2**40), "too large for its format"),
+        (lambda: batch([Record(2, 5, b"", b""), Record(3, 5, b"", b"", (), True)]), "one time of the broker"),
+        (lambda: batch([Record(2, 4, b"", b"", (), True), Record(3, 5, b"", b"", (), True)]), "one time of the broker"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused(write: object, why: str) -> None:
+    with pytest.raises(UnsupportedOperation, match=why):
+        write()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, ZSTD), (1, ZSTD), (1, 5)])
+def test_old_formats_have_no_zstd(magic: int, codec: int) -> None:
+    with pytest.raises(UnknownVersion, match=f"codec {codec} is not known in message format {magic}"):
+        message_set([Record(1, None, b"k", b"v")], magic, codec)
