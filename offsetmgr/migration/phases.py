@@ -27,10 +27,6 @@ class Phase(Enum):
     """Commits to Kafka alone; reads Kafka."""
 
     @property
-    def commits_to_zookeeper(self) -> bool:
-        return self is not Phase.KAFKA
-
-    @property
     def commits_to_kafka(self) -> bool:
         return self is not Phase.ZOOKEEPER
 

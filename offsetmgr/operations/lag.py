@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
@@ -169,9 +169,3 @@ def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError |
 
 def _partition(row: LagRow) -> TopicPartition:
     return row.partition
-
-
-def require_rows(found: GroupLag, topics: TopicSelection) -> None:
-    """Raises `GroupNotFound` where topics were named and the group has nothing committed in them."""
-    if topics.patterns and not found.rows and found.error is None:
-        raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")

@@ -124,10 +124,6 @@ def partition_state(topic_name: str, partition: int) -> str:
     return f"{topic(topic_name)}/partitions/{check_partition(partition)}/state"
 
 
-def topic_config(topic: str) -> str:
-    return f"{TOPIC_CONFIGS}/{check_topic(topic)}"
-
-
 def _component(kind: str, name: str) -> str:
     if not name:
         raise UsageError(f"{kind} ''", "an empty name cannot exist in ZooKeeper")

@@ -42,7 +42,6 @@ class TestPaths:
         assert paths.broker(7) == "/brokers/ids/7"
         assert paths.topic("t") == "/brokers/topics/t"
         assert paths.partition_state("t", 0) == "/brokers/topics/t/partitions/0/state"
-        assert paths.topic_config("t") == "/config/topics/t"
 
     @pytest.mark.parametrize("group", ["a/b", "", ".", "..", "a\x00b", "a\x1fb", "\ud800"])
     def test_a_group_that_no_node_can_carry_is_refused_by_name(self, group: str) -> None:
