@@ -23,7 +23,6 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
-TOPIC_CONFIGS: Final = "/config/topics"
 
 # What org.apache.zookeeper.common.PathUtils refuses anywhere in a path, and what cannot be part of one component.
 _NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
