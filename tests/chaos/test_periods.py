@@ -27,7 +27,6 @@ PERIODS, KILLS, STOPS, RESTARTS = (100, 30, 8, 3) if SOAK else (10, 3, 1, 0)
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20180508"))
 MEMBERS, PARTITIONS = 4, 200
 PACE_MS = 120
-SESSION_S = 1.5
 PROGRAM = Path(__file__).with_name("period_member.py")
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200 if SOAK else 150)]

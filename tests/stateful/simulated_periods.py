@@ -63,8 +63,6 @@ class Member:
     epoch: int
     owned: list[TopicPartition]
     steps: Iterator[None] | None = None
-    seen_open: OpenNode | None = None
-    seen_partitions: frozenset[TopicPartition] = frozenset()
     done: dict[TopicPartition, int] = field(default_factory=dict)
     """Finished by it or known to be, of its own partitions."""
 

@@ -15,7 +15,6 @@ from offsetmgr.zookeeper.nodes.admin import PartitionList
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, small_number, unreadable
 
 TOPIC_VERSIONS: Final = (1, 2, 3)
-NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
 """kafka.api.LeaderAndIsr: written while the partition's topic is being deleted."""
 
