@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
@@ -113,21 +113,43 @@ def examine(
     *,
     end: int | None = None,
     index_interval: int = INDEX_INTERVAL,
-    progress: Callable[[int], None] | None = None,
 ) -> Examined:
     """Walks a segment from its beginning to the first damage, or to ``end``: the file's size, unless told otherwise.
 
-    ``base_offset`` is the segment's, from its name; ``what`` names it in errors. ``progress`` is told the position now
-    and then. Raises `FileFailure` where the file cannot be read, or becomes shorter meanwhile.
+    ``base_offset`` is the segment's, from its name; ``what`` names it in errors. Raises `FileFailure` where the file
+    cannot be read, or becomes shorter meanwhile.
     """
-    size = source.seek(0, io.SEEK_END) if end is None else end
-    walk = _Walk(_Window(source, what, size), base_offset, index_interval)
-    told = 0
-    while walk.step():
-        if progress is not None and walk.position - told >= CHUNK:
-            told = walk.position
-            progress(told)
-    return walk.result()
+    examination = Examination(source, base_offset, what, end=end, index_interval=index_interval)
+    for _ in examination:
+        pass
+    return examination.result()
+
+
+class Examination:
+    """`examine` in pieces, for whoever wants to tell how far it is: yields the position after every `CHUNK` or so."""
+
+    def __init__(
+        self,
+        source: BinaryIO | io.RawIOBase,
+        base_offset: int,
+        what: str,
+        *,
+        end: int | None = None,
+        index_interval: int = INDEX_INTERVAL,
+    ) -> None:
+        size = source.seek(0, io.SEEK_END) if end is None else end
+        self._walk = _Walk(_Window(source, what, size), base_offset, index_interval)
+
+    def __iter__(self) -> Iterator[int]:
+        told = 0
+        while self._walk.step():
+            if self._walk.position - told >= CHUNK:
+                told = self._walk.position
+                yield told
+
+    def result(self) -> Examined:
+        """What was found as far as it has come."""
+        return self._walk.result()
 
 
 class _Window:

@@ -24,8 +24,8 @@ from typing import Final
 from offsetmgr.errors import Conflict, FileFailure
 
 LOCK: Final = ".lock"
-_OF_A_LOG_DIR: Final = (LOCK, "meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
-"""A broker's log directory holds some of these."""
+_OF_A_LOG_DIR: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
+"""A broker's log directory holds some of these, beside the lock."""
 _PROC: Final = Path("/proc")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """struct flock of Linux: type, whence, start, length, process."""
@@ -66,6 +66,10 @@ def standing(path: Path) -> Standing:
     log_dir = _log_dir(folder)
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
+    for near in (folder, folder.parent):
+        # A lock alone may be anything's, unless somebody holds it.
+        if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
+            return found
     return _by_processes(folder, log_dir)
 
 
@@ -100,6 +104,18 @@ def alone(path: Path) -> Iterator[Standing]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def alone_beside(target: Path) -> Iterator[None]:
+    """For what is to be written anew: `alone`, where ``target`` would lie in a broker's log directory."""
+    real = Path(os.path.realpath(target))
+    there = next(folder for folder in (real, *real.parents) if folder.exists())
+    if _log_dir(there) is None:
+        yield
+    else:
+        with alone(there):
+            yield
+
+
 def _not_alone(path: Path, lock: Path, error: OSError) -> Conflict:
     if error.errno in (errno.EACCES, errno.EAGAIN):
         return Conflict(f"folder {path}", f"a broker has just started: it holds {lock}", "stop it")
@@ -108,7 +124,7 @@ def _not_alone(path: Path, lock: Path, error: OSError) -> Conflict:
 
 
 def _log_dir(folder: Path) -> Path | None:
-    for candidate in (folder, folder.parent):
+    for candidate in (folder, *folder.parents):
         if any((candidate / name).exists() for name in _OF_A_LOG_DIR):
             return candidate
     return None

@@ -1,0 +1,200 @@
+"""What of a segment is sound, byte by byte: both kinds of corruption, and what no checksum covers."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+
+import pytest
+
+from offsetmgr.errors import FileFailure
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.compression import GZIP, ZSTD
+from offsetmgr.segments.recovery import CHUNK, Damage, Doubt, Examined, Outcome, examine
+from offsetmgr.segments.writing import batch, message_set
+
+TIME = 1_700_000_000_000
+
+
+def records(first: int, number: int, *, time: bool = True) -> list[Record]:
+    return [Record(first + n, TIME + first + n if time else None, b"k", b"value %d" % n) for n in range(number)]
+
+
+FORMATS = {
+    "format 0": lambda first, number: message_set(records(first, number, time=False), 0, GZIP),
+    "format 1": lambda first, number: message_set(records(first, number), 1, GZIP),
+    "format 2": lambda first, number: batch(records(first, number), ZSTD, leader_epoch=3),
+}
+"""Each one entry with a number of messages."""
+
+
+@pytest.fixture(params=FORMATS)
+def entry(request: pytest.FixtureRequest):
+    return FORMATS[request.param]
+
+
+def look(data: bytes, base: int = 0, **options: int) -> Examined:
+    return examine(io.BytesIO(data), base, "log", **options)
+
+
+def moved(entry: bytes, offset: int) -> bytes:
+    """The same entry with another number before its size."""
+    return struct.pack(">q", offset) + entry[8:]
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_whole_segment_is_sound(entry) -> None:
+    data = entry(40, 3) + entry(43, 5)
+
+    assert look(data, 40) == Examined(40, len(data), len(data), 2, 48, outcome=Outcome.KEPT)
+
+
+def test_an_empty_segment_is_sound_and_goes_on_with_its_own_offset() -> None:
+    assert look(b"", 40) == Examined(40, 0, 0, 0, 40)
+
+
+def test_wherever_the_tail_is_missing_the_cut_is_behind_the_last_whole_entry(entry) -> None:
+    first, second = entry(0, 3), entry(3, 5)
+
+    for cut in range(len(second)):
+        found = look(first + second[:cut])
+        expected = (len(first), 3, 1, Damage.MISSING_TAIL if cut else None)
+        assert (found.sound, found.next_offset, found.entries, found.damage) == expected, cut
+
+
+def test_a_flipped_bit_anywhere_behind_the_version_is_nonsense_from_its_entry_on(entry) -> None:
+    first, second, third = entry(0, 3), entry(3, 5), entry(8, 1)
+
+    for at in range(17, len(second)):
+        damaged = bytearray(second)
+        damaged[at] ^= 1 << at % 8
+        found = look(first + damaged + third)
+        assert (found.sound, found.next_offset, found.damage, found.outcome) == (
+            len(first),
+            3,
+            Damage.NONSENSE,
+            Outcome.CUT,
+        ), at
+        assert found.why == "the checksum is not that of its bytes"
+
+
+@pytest.mark.parametrize(
+    ("junk", "damage", "why"),
+    [
+        (b"\0", Damage.MISSING_TAIL, "1 bytes are no whole entry"),
+        (bytes(17), Damage.MISSING_TAIL, "17 bytes are no whole entry"),
+        (bytes(18), Damage.NONSENSE, "an entry cannot have 0 bytes"),
+        (bytes(5 * CHUNK), Damage.NONSENSE, "an entry cannot have 0 bytes"),
+        (struct.pack(">qi", 8, 13) + bytes(50), Damage.NONSENSE, "an entry cannot have 13 bytes"),
+        (struct.pack(">qi", 8, -1) + bytes(50), Damage.NONSENSE, "an entry cannot have -1 bytes"),
+        (struct.pack(">qiib", 8, 14, 0, 2) + bytes(50), Damage.NONSENSE, "the entry is shorter than its header"),
+        (struct.pack(">qiib", 8, 14, 0, 1) + bytes(50), Damage.NONSENSE, "the checksum is not that of its bytes"),
+        (
+            struct.pack(">qi", 8, 2**31 - 1) + bytes(50),
+            Damage.MISSING_TAIL,
+            "the entry would end 2147483597 bytes behind the file's end",
+        ),
+    ],
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,
+)
+def test_added_nonsense_is_cut(entry, junk: bytes, damage: Damage, why: str) -> None:
+    data = entry(0, 3) + entry(3, 5)
+
+    found = look(data + junk)
+
+    assert (found.sound, found.cut, found.next_offset) == (len(data), len(junk), 8)
+    assert (found.damage, found.why, found.outcome, found.broker_keeps) == (damage, why, Outcome.CUT, len(data))
+
+
+def test_nonsense_that_claims_much_of_a_large_file_costs_no_memory(tmp_path) -> None:
+    file = tmp_path / "00000000000000000000.log"
+    good, claimed = batch(records(0, 3)), 128 * CHUNK
+    with file.open("wb") as out:
+        out.write(good + struct.pack(">qiib", 3, claimed, 0, 2))
+        out.truncate(len(good) + 12 + claimed)  # a hole: it takes no room
+    tracemalloc.start()
+    with file.open("rb") as source:
+        found = examine(source, 0, "log")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert (found.sound, found.cut, found.damage) == (len(good), 12 + claimed, Damage.NONSENSE)
+    assert peak < 4 * CHUNK
+
+
+def test_an_entry_larger_than_what_is_read_at_once_has_its_checksum_taken_piece_by_piece() -> None:
+    large = batch([Record(0, TIME, None, b"x" * (5 * CHUNK))])
+    data = large + batch(records(1, 1))
+    damaged = bytearray(data)
+    damaged[4 * CHUNK] ^= 1
+    sound, broken = io.BytesIO(data), io.BytesIO(bytes(damaged))
+    tracemalloc.start()
+    whole, cut = examine(sound, 0, "log"), examine(broken, 0, "log")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert (whole.sound, whole.entries, whole.damage) == (len(data), 2, None)
+    assert (cut.sound, cut.entries, cut.damage) == (0, 0, Damage.NONSENSE)
+    assert peak < 4 * CHUNK
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error() -> None:
+    with pytest.raises(FileFailure, match="it became shorter while it was read"):
+        look(batch(records(0, 3)), end=5000)
+
+
+# --- what no checksum covers ----------------------------------------------------------------------
+
+
+def test_offsets_that_go_back_are_in_doubt_and_a_broker_keeps_them() -> None:
+    first, second, third = (batch(records(n, 5)) for n in (0, 5, 10))
+    far = moved(second, 500)
+
+    found = look(first + far + third)
+
+    assert (found.sound, found.damage, found.outcome) == (len(first + far + third), None, Outcome.KEPT)
+    why = "offset 10 comes after 504: one of the two entries is not what it was"
+    assert found.doubts == (Doubt(len(first + far), 10, why),)
+
+
+@pytest.mark.parametrize("offset", [39, -1, 40 + 2**31, 2**62])
+def test_offsets_that_are_not_the_segments_are_in_doubt_and_what_a_broker_does_is_not_known(offset: int) -> None:
+    first = batch(records(40, 5))
+
+    found = look(first + moved(batch(records(45, 1)), offset), 40)
+
+    why = f"offsets {offset} to {offset} do not belong to a segment that begins at 40"
+    assert found.doubts == (Doubt(len(first), offset, why),)
+    assert (found.damage, found.outcome, found.broker_keeps) == (None, Outcome.UNKNOWN, None)
+
+
+def test_old_blocks_that_come_back_make_a_broker_throw_the_segment_away() -> None:
+    data = b"".join(batch([Record(n, TIME + n, None, b"x" * 1000)]) for n in range(20))
+
+    found = look(data + data)
+
+    assert (found.sound, found.doubt_count, found.doubts[0].position) == (2 * len(data), 1, len(data))
+    assert (found.outcome, found.broker_keeps) == (Outcome.EMPTIED, 0)
+
+
+def test_an_unknown_version_with_the_right_checksum_is_in_doubt() -> None:
+    data = bytearray(batch(records(0, 3)))
+    data[16] = 9
+
+    found = look(bytes(data))
+
+    assert found.doubts == (Doubt(0, 0, "message format 9 is not known"),)
+    assert (found.damage, found.outcome) == (None, Outcome.KEPT)
+
+
+def test_gaps_that_compaction_left_are_no_doubt(entry) -> None:
+    assert look(entry(0, 3) + entry(700, 2) + entry(90_000, 1)).doubts == ()
+
+
+def test_no_more_doubts_are_held_than_people_read() -> None:
+    found = look(batch(records(7, 1)) * 3000)
+
+    assert (len(found.doubts), found.doubt_count) == (100, 2999)
