@@ -39,6 +39,12 @@ class Reader:
         self._position = position
         self._flexible = flexible
 
+    def int8(self, field: str) -> int:
+        return self._fixed(1, field)
+
+    def int16(self, field: str) -> int:
+        return self._fixed(2, field)
+
     def int32(self, field: str) -> int:
         return self._fixed(4, field)
 

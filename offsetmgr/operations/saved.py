@@ -1,0 +1,296 @@
+"""Committed offsets out of the folders of a Kafka that does not run any more: finding them, choosing among replicas,
+reading many at a time, and putting the groups together.
+
+Nothing is written here. What is worth knowing is said to a `Listener`; what fails is one folder's or one partition's
+failure, and the rest goes on (rule 1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.manager import expiration
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.operations.replicas import Listener, best
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import OffsetValue
+from offsetmgr.segments.collecting import SavedPartition, read_decisions, read_partition
+from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
+from offsetmgr.segments.partition import partition_of, partitions_in, segments_in
+from offsetmgr.segments.standing import Use, standing
+from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
+from offsetmgr.stores.base import GroupOffsets
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+
+
+class Expiry(NamedTuple):
+    """What a broker's next check would have deleted at ``at`` (ms since 1970) is left out.
+
+    ``retention_ms`` is ``offsets.retention.minutes``, in milliseconds.
+    """
+
+    at: int
+    retention_ms: int
+
+    def over(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
+        """Whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
+        if activity is not None and activity.format == AvroFormat.name:
+            terms = expiration.Terms(retention_ms=self.retention_ms)
+            value = OffsetValue(*saved[:1], None, "", saved.commit_timestamp, saved.expire_timestamp)
+            return expiration.expires_at(value, activity.since, terms) <= self.at
+        base = saved.commit_timestamp
+        if activity is not None and activity.members:
+            if activity.subscribed is None or tp.topic in activity.subscribed:
+                return False
+        elif activity is not None and activity.protocol_type and activity.since is not None:
+            base = activity.since
+        over = base + self.retention_ms if saved.expire_timestamp is None else saved.expire_timestamp
+        return over <= self.at
+
+
+@dataclass(slots=True)
+class Sources:
+    """The folders of an offsets topic: by partition, all that were found of it, on however many brokers."""
+
+    topic: str
+    partitions: dict[int, list[Path]] = field(default_factory=dict)
+    transactions: dict[int, list[Path]] = field(default_factory=dict)
+    log_dirs: list[Path] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all partitions from 0 up to the largest are here, so that their number is known."""
+        return len(self.partitions) == max(self.partitions) + 1
+
+
+def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
+    """The partitions of ``topic`` in brokers' log dirs; a partition's own folder is taken as it is, of any topic.
+
+    Raises `UsageError` where there is none, or folders of several topics; `FileFailure`, `UnsupportedOperation`.
+    """
+    sources = Sources(topic)
+    single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+    for folder in dict.fromkeys(folders):
+        if segments_in(folder):
+            name = partition_of(folder)
+            single[name.topic].append((name.partition, folder))
+            log_dir = folder.absolute().parent
+        else:
+            log_dir = folder
+            for found in partitions_in(folder):
+                name = partition_of(found)
+                if name.topic == topic:
+                    sources.partitions.setdefault(name.partition, []).append(found)
+                elif name.topic == TRANSACTIONS:
+                    sources.transactions.setdefault(name.partition, []).append(found)
+        if log_dir not in sources.log_dirs:
+            sources.log_dirs.append(log_dir)
+    for number, path in single.pop(TRANSACTIONS, []):
+        sources.transactions.setdefault(number, []).append(path)
+    for name_of_topic, found_folders in single.items():
+        if (sources.partitions or len(single) > 1) and name_of_topic != topic:
+            raise UsageError(f"folder {found_folders[0][1]}", f"is of topic {name_of_topic}, others are of {topic}")
+        sources.topic = name_of_topic
+        for number, path in found_folders:
+            sources.partitions.setdefault(number, []).append(path)
+    if not sources.partitions:
+        where = ", ".join(map(str, folders))
+        raise UsageError(where, f"holds no folder of topic {topic}", f"as in {topic}-0; or name a partition's folder")
+    return sources
+
+
+def saved_groups(
+    sources: Sources, listener: Listener, *, processes: int = 1, expiry: Expiry | None = None
+) -> Iterator[SavedGroup]:
+    """Every group that has offsets there, partition by partition; within one by name.
+
+    A group that lies in several partitions, since their number was raised, is given as it is in the one that its
+    coordinator reads. Memory grows with the offsets of the partitions at hand, and with the names of all groups.
+    """
+    _look_for_brokers(sources, listener)
+    decided = _decisions(sources, listener, processes)
+    gathering = _Gathering(sources, listener)
+    for result in _partitions(sources, decided, listener, processes):
+        if isinstance(result, int):
+            gathering.failed.add(result)
+            continue
+        _report(result, listener)
+        for group in result.decoded.groups:
+            if gathering.at_home(result.partition.partition, group):
+                yield from _kept(group, expiry)
+    for group in gathering.strays():
+        yield from _kept(group, expiry)
+
+
+def group_offsets(saved: SavedGroup) -> GroupOffsets:
+    """The group as stores and snapshots speak of it."""
+    new = tuple.__new__  # skips the argument handling of named tuples
+    offsets = {tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items()}
+    return GroupOffsets(saved.group, offsets, saved.errors)
+
+
+def cluster_id(sources: Sources) -> str | None:
+    """The id of the cluster whose log dirs these are, as they say themselves; None where none says it."""
+    for log_dir in sources.log_dirs:
+        try:
+            lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue  # it is told for people's sake alone
+        for line in lines:
+            name, _, value = line.partition("=")
+            if name.strip() == "cluster.id" and value.strip():
+                return value.strip()
+    return None
+
+
+def _kept(group: SavedGroup, expiry: Expiry | None) -> Iterator[SavedGroup]:
+    if expiry is None:
+        yield group
+        return
+    left = {tp: saved for tp, saved in group.offsets.items() if not expiry.over(tp, saved, group.activity)}
+    if left or group.errors:
+        yield SavedGroup(group.group, left, group.errors, group.activity, group.activity_error)
+
+
+def _look_for_brokers(sources: Sources, listener: Listener) -> None:
+    for log_dir in sources.log_dirs:
+        found = standing(log_dir)
+        if found.use is Use.RUNNING:
+            listener.note(f"mind: {log_dir}: {found}: what it writes meanwhile is not seen")
+
+
+def _decisions(sources: Sources, listener: Listener, processes: int) -> dict[TopicPartition, dict[int, bool]]:
+    """By partition: the producers whose transaction was decided."""
+    found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
+    for number, result in best(sources.transactions, read_decisions, TRANSACTIONS, listener, processes):
+        if isinstance(result, OffsetMgrError):
+            listener.error(result)
+            continue
+        decisions, errors = result
+        for error in errors:
+            listener.error(OffsetMgrError(f"{TRANSACTIONS}-{number}", str(error)))
+        for decision in decisions:
+            found[decision.partition][decision.producer] = decision.committed
+    return found
+
+
+def _partitions(
+    sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: Listener, processes: int
+) -> Iterator[SavedPartition | int]:
+    """Every partition that can be read, and the numbers of those that cannot."""
+    total = sum(_size(folders[0]) for folders in sources.partitions.values())
+    # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
+    producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
+    read = partial(_read_one, producers)
+
+    def told(done: int) -> None:
+        listener.read(done, total)
+
+    for number, result in best(sources.partitions, read, sources.topic, listener, processes, told):
+        if isinstance(result, OffsetMgrError):
+            listener.error(result)
+            yield number
+        else:
+            yield result
+
+
+def _read_one(decided: Mapping[int, Mapping[int, bool]], folder: Path, tick: Callable[[int], None]) -> SavedPartition:
+    return read_partition(folder, decided.get(partition_of(folder).partition), tick)
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(segment.size for segment in segments_in(folder))
+    except OffsetMgrError:
+        return 0  # told when it is read
+
+
+def _report(found: SavedPartition, listener: Listener) -> None:
+    """What is worth knowing of a partition, and what in it could not be read."""
+    name = found.partition
+    if found.cut is not None:
+        listener.note(f"{name}: cut as a broker's recovery would: {found.cut}")
+    if found.pending:
+        listener.note(
+            f"{name}: {found.pending} offsets of {found.transactions} open transactions are left out: "
+            "whether they were committed is not known"
+        )
+    if found.settled:
+        listener.note(f"{name}: {found.settled} transactions are taken as {TRANSACTIONS} says they were decided")
+    if found.keyless:
+        listener.note(f"{name}: {found.keyless} records without a key hold nothing")
+    for what, count in sorted(found.decoded.other.items()):
+        if what.startswith("of"):
+            listener.error(OffsetMgrError(str(name), f"{count} keys are {what}"))
+    for error in found.decoded.errors:
+        listener.error(OffsetMgrError(str(name), str(error)))
+
+
+class _Gathering:
+    """Which of a group's places holds, where it lies in several partitions."""
+
+    def __init__(self, sources: Sources, listener: Listener) -> None:
+        self._count = max(sources.partitions) + 1 if sources.complete else None
+        self._topic = sources.topic
+        self._listener = listener
+        self._seen: dict[str, int] = {}
+        self._strays: dict[str, tuple[int, SavedGroup]] = {}
+        self.failed: set[int] = set()
+
+    def at_home(self, partition: int, group: SavedGroup) -> bool:
+        """Whether the group is to be taken from here at once."""
+        name = group.group
+        if self._count is not None and shard_for(name, self._count) != partition:
+            known = self._strays.get(name)
+            if known is None or _latest(known[1]) < _latest(group):
+                self._strays[name] = (partition, group)
+            return False
+        before = self._seen.setdefault(name, partition)
+        if before == partition:
+            return True
+        self._listener.error(
+            Conflict(
+                f"group {name!r}",
+                f"lies in {self._topic}-{before} and {self._topic}-{partition}; that of the former is taken",
+                "name all partitions of the topic, so that their number is known",
+            )
+        )
+        return False
+
+    def strays(self) -> Iterator[SavedGroup]:
+        """Groups that were found only where their coordinator would not look, now that all has been read."""
+        stale = 0
+        for name, (partition, group) in sorted(self._strays.items()):
+            if name in self._seen:
+                stale += 1
+            elif self._count is not None and (home := shard_for(name, self._count)) in self.failed:
+                self._listener.error(
+                    OffsetMgrError(
+                        f"group {name!r}",
+                        f"{self._topic}-{home}, where it belongs, cannot be read; what "
+                        f"{self._topic}-{partition} says of it may be old, and is left out",
+                    )
+                )
+            else:
+                yield group
+        if stale:
+            self._listener.note(f"{stale} groups lie in another partition as well, from before their number was raised")
+
+
+def _latest(group: SavedGroup) -> int:
+    return max((saved.commit_timestamp for saved in group.offsets.values()), default=-1)
+
+
+def require_found(names: Sequence[str], seen: set[str], where: str) -> None:
+    """Raises `GroupNotFound` for a group named in full that no folder holds."""
+    for name in names:
+        if name not in seen:
+            raise GroupNotFound(f"group {name!r}", f"has no committed offsets in {where}")

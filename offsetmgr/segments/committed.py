@@ -1,0 +1,182 @@
+"""What the newest keys and values of an offsets topic say: groups, their committed offsets, and when they were active.
+
+Pure. Kafka's records and ours are told apart key by key. What cannot be read is an error of its partition, and the rest
+is read (rule 10); keys of versions that hold no offsets are counted by version.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import TopicPartition
+from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, UnknownKey
+from offsetmgr.records.choose import FORMATS, format_of
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.segments.offsets import Newest
+
+_MEMBER_KEY: Final = 5
+"""ConsumerGroupMemberMetadata: a member of a group of the KIP-848 protocol."""
+_NO_FORMAT: Final = "of no known format"
+
+
+class SavedOffset(NamedTuple):
+    """A committed offset, and the offset in the log of the record that says so. Times are milliseconds since 1970."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int | None
+    commit_timestamp: int
+    expire_timestamp: int | None
+    log_offset: int
+
+
+class Activity(NamedTuple):
+    """What the log says of a group's members. ``since`` (ms since 1970; None: unknown) is when it came into its state;
+    in the offset manager's records, when it was last seen with members. ``subscribed`` is None where not known."""
+
+    format: str
+    members: int
+    since: int | None = None
+    protocol_type: str | None = None
+    subscribed: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGroup:
+    """One group: its offsets, the partitions whose value cannot be read, and its activity (None: never had members)."""
+
+    group: str
+    offsets: Mapping[TopicPartition, SavedOffset]
+    errors: Mapping[TopicPartition, OffsetMgrError]
+    activity: Activity | None = None
+    activity_error: OffsetMgrError | None = None
+
+
+@dataclass(slots=True)
+class Decoded:
+    """All that a partition's newest records say. ``groups`` are sorted, those without offsets left out; ``other``
+    counts living keys that hold no offset and no group, by version; ``errors`` are of keys that cannot be read."""
+
+    groups: list[SavedGroup] = field(default_factory=list)
+    other: Counter[str] = field(default_factory=Counter)
+    errors: list[OffsetMgrError] = field(default_factory=list)
+    foreign: int = 0
+    """How many keys neither Kafka nor we would write: where all are, this is no offsets topic."""
+
+
+def decode(newest: Newest) -> Decoded:
+    """What the newest record of every key says. Where Kafka has two keys for one offset (versions 0 and 1) the later
+    record holds, as in its coordinator."""
+    return _Decoding().run(newest)
+
+
+class _Decoding:
+    def __init__(self) -> None:
+        self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
+        self._result = Decoded()
+        self._offsets: dict[str, dict[TopicPartition, tuple[int, bytes | None, RecordFormat]]] = {}
+        self._activity: dict[str, Activity] = {}
+        self._activity_errors: dict[str, OffsetMgrError] = {}
+
+    def run(self, newest: Newest) -> Decoded:
+        prefixes: dict[bytes, tuple[dict[TopicPartition, tuple[int, bytes | None, RecordFormat]], str]] = {}
+        for key, (at, value) in newest.items():
+            name = format_of(key)
+            if name is None:
+                self._result.foreign += 1
+                self._result.other[_NO_FORMAT] += 1
+                continue
+            form = self._formats[name]
+            try:
+                parts = form.split(key)
+                if parts is None:
+                    if value is not None:
+                        self._not_an_offset(form, key, value)
+                    continue
+                prefix, partition = parts
+                known = prefixes.get(prefix)
+                if known is None:
+                    decoded = form.decode_key(key)
+                    if not isinstance(decoded, OffsetKey):
+                        raise AssertionError("only an offset's key can be split")
+                    known = prefixes[prefix] = (self._offsets.setdefault(decoded.group, {}), decoded.topic)
+            except OffsetMgrError as error:
+                self._result.errors.append(error)
+                continue
+            of_group, topic = known
+            tp = TopicPartition(topic, partition)
+            before = of_group.get(tp)
+            if before is None or before[0] < at:
+                of_group[tp] = (at, value, form)
+        for group in sorted(self._offsets):
+            self._finish(group, self._offsets[group])
+        return self._result
+
+    def _not_an_offset(self, form: RecordFormat, key: bytes, value: bytes) -> None:
+        decoded = form.decode_key(key)
+        if isinstance(decoded, GroupKey):
+            try:
+                self._activity[decoded.group] = _activity(form, value)
+            except OffsetMgrError as error:
+                self._activity_errors[decoded.group] = error
+        elif isinstance(decoded, UnknownKey):
+            self._result.other[f"version {decoded.version}"] += 1
+            if form.name == KafkaFormat.name and decoded.version == _MEMBER_KEY:
+                group = Reader(key, "key").string("groupId")
+                known = self._activity.get(group)
+                self._activity[group] = Activity(form.name, 1 + (known.members if known else 0))
+
+    def _finish(self, group: str, found: Mapping[TopicPartition, tuple[int, bytes | None, RecordFormat]]) -> None:
+        offsets: dict[TopicPartition, SavedOffset] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
+        for tp in sorted(found):
+            at, value, form = found[tp]
+            if value is None:
+                continue
+            try:
+                offset, epoch, metadata, committed, expires, _ = form.decode_value(value)
+            except OffsetMgrError as error:
+                errors[tp] = error
+            else:
+                offsets[tp] = SavedOffset(offset, metadata, epoch, committed, expires, at)
+        if offsets or errors:
+            self._result.groups.append(
+                SavedGroup(group, offsets, errors, self._activity.get(group), self._activity_errors.get(group))
+            )
+
+
+def _activity(form: RecordFormat, value: bytes) -> Activity:
+    """Raises `UnknownVersion`, `Unreadable`."""
+    if form.name != KafkaFormat.name:
+        return Activity(form.name, 0, form.decode_group(value).last_active)
+    group = decode_group_metadata(value)
+    topics: frozenset[str] | None = frozenset()
+    for member in group.members:
+        of_member = _subscribed(member.subscription)
+        topics = None if topics is None or of_member is None else topics | of_member
+    if group.protocol_type != "consumer":
+        topics = None
+    return Activity(form.name, len(group.members), group.current_state_timestamp, group.protocol_type, topics)
+
+
+def _subscribed(subscription: bytes) -> frozenset[str] | None:
+    """The topics of Kafka's ConsumerProtocolSubscription, of any version; None where it is something else."""
+    try:
+        _, count = struct.unpack_from(">hi", subscription)
+        at, topics = 6, set()
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", subscription, at)
+            if size < 0 or at + 2 + size > len(subscription):
+                return None
+            topics.add(subscription[at + 2 : at + 2 + size].decode())
+            at += 2 + size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

@@ -1,0 +1,123 @@
+"""One function over many folders, in processes of their own: reading a log is work for the processor.
+
+Results come in the order of the folders, as soon as each is there; a failure is that folder's result.  A worker ends
+with its parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final, TypeVar
+
+from offsetmgr.errors import FileFailure, OffsetMgrError
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+_POLL: Final = 0.2
+"""Seconds between two looks at how far the workers are."""
+_GARBAGE: Final = 1_000_000
+"""Records are held by the million, and in no cycles."""
+_bytes_read: Any = None
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def each(
+    function: Callable[[Argument, Callable[[int], None]], Result],
+    arguments: Sequence[Argument],
+    processes: int,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
+    """``function`` of every argument, at most ``processes`` at a time (1: in this process), with its result or error.
+
+    ``function`` is given a counter to tell the bytes that it has read, and ``progress`` the sum so far, now and then.
+    Function, arguments and results travel between processes. Another error than ours ends it.
+    """
+    if min(processes, len(arguments)) <= 1:
+        yield from _here(function, arguments, progress)
+        return
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
+    pool = ProcessPoolExecutor(min(processes, len(arguments)), context, _begin, (counter,))
+    try:
+        futures = [pool.submit(_called, function, argument) for argument in arguments]
+        for argument, future in zip(arguments, futures, strict=True):
+            while not wait([future], _POLL).done:
+                if progress is not None:
+                    progress(counter.value)
+            yield argument, _result(future, argument)
+        if progress is not None:
+            progress(counter.value)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _here(
+    function: Callable[[Argument, Callable[[int], None]], Result],
+    arguments: Sequence[Argument],
+    progress: Callable[[int], None] | None,
+) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
+    done = 0
+
+    def tick(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done)
+
+    for argument in arguments:
+        try:
+            result: Result | OffsetMgrError = function(argument, tick)
+        except OffsetMgrError as error:
+            result = error
+        yield argument, result
+
+
+def _result(future: Future[Result | OffsetMgrError], argument: object) -> Result | OffsetMgrError:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return FileFailure(
+            f"reading {argument}", "the process that read it, or one beside it, was killed", "is there enough memory?"
+        )
+
+
+def _begin(counter: Any) -> None:
+    """In each worker, once."""
+    global _bytes_read  # noqa: PLW0603 - a pool hands nothing else to its workers
+    _bytes_read = counter
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(_GARBAGE)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _called(
+    function: Callable[[Argument, Callable[[int], None]], Result], argument: Argument
+) -> Result | OffsetMgrError:
+    try:
+        return function(argument, _tick)
+    except OffsetMgrError as error:
+        return error
+
+
+def _tick(size: int) -> None:
+    with _bytes_read.get_lock():
+        _bytes_read.value += size
