@@ -92,6 +92,19 @@ def audit(
     ] = "__consumer_offsets",
     silent_days: Annotated[float, typer.Option("--silent-days", min=0, help="Days without a commit.")] = 7.0,
     gap_minutes: Annotated[int, typer.Option("--gap", metavar="MINUTES", min=1, help="What counts as a gap.")] = 60,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", metavar="URI", help="A store to compare the topic with.", show_default=False),
+    ] = None,
+    compare_config: Annotated[
+        str | None,
+        typer.Option(
+            "--compare-command-config",
+            metavar="FILE",
+            help="As --command-config, for the compared store alone.",
+            show_default=False,
+        ),
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     output: Format = OutputFormat.TABLE,
@@ -99,17 +112,26 @@ def audit(
     """Read the offsets topic itself: latest offsets, commit history, silent groups, tombstones, expiry and lag as
     Parquet tables, and a page (index.html) that needs no Spark to be read.
 
-    The exit code is 1 where records of the topic could not be read; they are in the table "unreadable".
+    The exit code is 1 where records of the topic could not be read (they are in the table "unreadable"), and where
+    the store of --compare differs (the table "differences").
     """
     bootstrap = connect.bootstrap()
     if bootstrap is None:
         raise UsageError("spark audit", "no brokers are known", "add --bootstrap-server")
     cluster = connect.cluster_at(bootstrap, connect.resolved.connection)
+    other = None
+    if compare is not None:
+        from offsetmgr.spark.storerows import groups_of
+
+        config = connect.connection(compare_config)
+        other = connect.store(compare, config).capabilities
+        groups_of(compare, config, ())  # one that cannot be listed is refused now, not after the audit
     with _spark(master, conf) as spark:
         from offsetmgr.clock import SystemClock
         from offsetmgr.spark.audit import run
         from offsetmgr.spark.audit.figures import page_data
         from offsetmgr.spark.audit.page import PAGE, page
+        from offsetmgr.spark.copying import store_table
 
         log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", bootstrap)
         log = log.option("topic", offsets_topic).option("timeout", connect.resolved.connection.timeout_ms)
@@ -119,16 +141,21 @@ def audit(
                 raise UsageError("spark audit", why, "name the file: --command-config FILE, there on every machine")
             log = log.option("commandConfig", str(Path(connect.flags.command_config).absolute()))
         options = run.AuditOptions(SystemClock().now_ms(), silent_days, gap_minutes * _MINUTE_MS)
-        tables = run.run_audit(spark, log.load(), cluster, folder, options)
-        counts = {name: tables[name].count() for name in run.TABLES}
-        data = page_data(tables, cluster, f"{offsets_topic} of {bootstrap}", options.now_ms)
+        tables, kept = run.run_audit(spark, log.load(), cluster, folder, options), run.TABLES
+        if compare is not None and other is not None:
+            store = store_table(spark, compare, errors=True, config=connect.connection(compare_config))
+            tables, kept = run.compared(tables, store, other, folder), run.COMPARED
+        counts = {name: tables[name].count() for name in kept}
+        data = page_data(tables, cluster, options.now_ms, title=offsets_topic, source=bootstrap, compared_with=compare)
         (folder / PAGE).write_text(page(data), encoding="utf-8")
-        write_rows(
-            _TABLES, ((name, counts[name], str(folder / name), what) for name, what in run.TABLES.items()), output
-        )
+        write_rows(_TABLES, ((name, counts[name], str(folder / name), what) for name, what in kept.items()), output)
     note(f"to be read: {folder / PAGE}")
     if counts[run.UNREADABLE]:
         note(f"{count_of(counts[run.UNREADABLE], 'record')} could not be read")
+    differing = counts.get(run.DIFFERENCES, 0)
+    if compare is not None:
+        note(f"{count_of(differing, 'difference') if differing else 'no difference'} from {compare}")
+    if counts[run.UNREADABLE] or differing:
         raise typer.Exit(FAILED)
 
 

@@ -14,6 +14,7 @@ from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import differences
 from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.lags import ends_table, lag
+from offsetmgr.spark.audit.past import commit_rate, moments
 from offsetmgr.spark.logrows import SCHEMA as LOG
 from offsetmgr.spark.sparksession import session
 from offsetmgr.spark.storerows import SCHEMA as STORE
@@ -176,3 +177,23 @@ def test_differences_over_the_union_of_both_stores(spark: SparkSession) -> None:
     columns = ("group", "partition", "kind", "left_offset", "right_offset", "error")
     assert told(full, *columns) == same | {("g", 2, "metadata", 10, 10, None)}
     assert told(bare, *columns) == same
+
+
+def test_commits_are_counted_a_minute_over_at_most_the_last_week(spark: SparkSession) -> None:
+    log = Log(spark).commit("old", 1, NOW - 30 * DAY)  # before the plot begins
+    log.commit("a", 1, NOW - 7 * DAY).commit("a", 2, NOW - 7 * DAY + 1).commit("a", 3, NOW, partition=1).delete("b")
+    commits_of_all = log.table().where("kind = 'offset'")
+
+    times = moments(commits_of_all, NOW)
+    (points,) = commit_rate(commits_of_all, times).values()
+
+    assert times == [NOW - 7 * DAY + n * 6 * HOUR for n in range(29)]
+    assert points == [(times[1], 2 / 360), *((moment, 0) for moment in times[2:28]), (NOW, 1 / 360)]
+
+
+def test_a_log_without_commits_has_no_moments_and_one_commit_no_rate(spark: SparkSession) -> None:
+    none = Log(spark).delete("g").table()
+    one = Log(spark).commit("g", 1, NOW).table()
+
+    assert moments(none, NOW) == []
+    assert (moments(one, NOW), commit_rate(one, [NOW])) == ([NOW], {})

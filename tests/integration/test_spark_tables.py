@@ -19,8 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from offsetmgr.cli.app import run
+from offsetmgr.clock import SystemClock
+from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.spark.audit.past import lag_over_time, moments
 from offsetmgr.spark.copying import copy, store_table, written
 from offsetmgr.spark.sparksession import session
 from offsetmgr.spark.storerows import Outcome
@@ -204,12 +207,45 @@ def test_an_audit_counts_as_the_lag_command_does(
     ]
     assert history[world.b, 0].commits_per_hour is None
     assert [(r.group, r.tombstones, r.partitions) for r in tables["tombstones"].collect()] == [(world.a, 1, 1)]
+    with KafkaCluster(world.bootstrap) as cluster:
+        commits = tables["records"].where("kind = 'offset'")
+        past = lag_over_time(commits, cluster, [world.a, world.b], moments(commits, SystemClock().now_ms()))
+    assert {group: points[-1][1] for group, points in past.items()} == {world.a: 8, world.b: 0}  # as in the table
     assert tables["silent"].count() == 0
     assert told["unreadable"]["rows"] == 0
     week = 7 * 86_400_000
     expiring = {(r.group, r.partition): r for r in tables["expiry"].collect()}
     assert set(expiring) == {(world.a, 0), (world.a, 1), (world.b, 0), (world.b, 1)}
     assert all(0 <= r.expires_at - r.commit_timestamp - week < 60_000 and not r.overdue for r in expiring.values())
+
+
+def test_an_audit_tells_where_another_store_differs(
+    spark: SparkSession, world: World, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of ``a`` partition 0 is there as in Kafka and 1 lags behind, ``b`` is missing, ``c`` is there alone."""
+    c = f"{world.topic}-c"
+    with open_store(chroot) as store:
+        at = {TopicPartition(world.topic, p): OffsetAndMetadata(offset) for p, offset in ((0, 6), (1, 4))}
+        store.commit(world.a, at)
+        store.commit(c, {TopicPartition(world.topic, 0): OffsetAndMetadata(3)})
+    command = ["spark", "audit", "--bootstrap-server", world.bootstrap, "-o", str(tmp_path / "audit")]
+
+    code = run([*command, "--compare", chroot, "--format", "json"])
+
+    said = capsys.readouterr()
+    told = {row["table"]: row for row in json.loads(said.out)}
+    assert code == 1
+    assert list(told)[-1] == "differences"
+    assert f"differences from {chroot}" in said.err
+    found = spark.read.parquet(told["differences"]["path"]).where(f"group like '{world.topic}-%'").collect()
+    assert {(r.group, r.partition): (r.kind, r.left_offset, r.right_offset) for r in found} == {
+        (world.a, 1): ("offset", 6, 4),
+        (world.b, 0): ("only-left", 10, None),
+        (world.b, 1): ("only-left", 99, None),
+        (c, 0): ("only-right", None, 3),
+    }
+    html = (tmp_path / "audit" / "index.html").read_text(encoding="utf-8")
+    assert f"<h2>Differences from {chroot}</h2>" in html
 
 
 def test_diff_and_copy_on_the_command_line(

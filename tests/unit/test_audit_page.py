@@ -6,18 +6,22 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from offsetmgr.spark.audit.page import PageData, page
-from offsetmgr.spark.audit.plots import bars, lines, moment, short
+import pytest
+
+from offsetmgr.spark.audit.page import SHOWN, Comparison, Differing, PageData, Unsteady, duration, page
+from offsetmgr.spark.audit.plots import bars, lines, moment, short, tick
 
 NOON = 1_767_268_800_000
 DATA = PageData(
-    title="__consumer_offsets of host:9092",
+    title="__consumer_offsets",
+    source="host:9092,other:9092",
     made_at=NOON,
     facts=[("groups", 2), ("lag", None), ("records in the log", 1_234_567)],
     lag_over_time={"a": [(NOON, 0.0), (NOON + 60_000, 40.0)], "<b>&": [(NOON, 10.0)]},
-    commits_over_time={"all groups": []},
+    commit_rate={},
     top=[("a", 40.0), ("<b>&", 10.0)],
     lag=[("a", 3, 40, 0), ("<b>&", 1, None, 1)],
+    unsteady=[Unsteady("a", 2, 30, 1, 3_720_000)],
     silent=[("old", NOON, 8.5)],
     expiring=[],
 )
@@ -31,6 +35,13 @@ def text_of(html: str) -> list[str]:
     ]
 
 
+def rows(html: str, title: str) -> list[tuple[str, ...]]:
+    """The table under a heading, without its titles."""
+    part = html.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
+    body = part.partition("<tbody>")[2].partition("</tbody>")[0]
+    return [tuple(text_of(row)) for row in body.split("</tr>")[:-1]]
+
+
 def test_the_page_asks_nobody_for_anything() -> None:
     html = page(DATA)
 
@@ -42,17 +53,16 @@ def test_numbers_are_written_out_and_unknown_is_said() -> None:
 
     assert shown[shown.index("records in the log") + 1] == "1,234,567"
     assert shown[shown.index("lag") + 1] == "unknown"
-    at = shown.index(
-        "&lt;b&gt;&amp;", shown.index("unknown", shown.index("Lag", shown.index("Groups with the largest lag")))
-    )
-    assert shown[at : at + 4] == ["&lt;b&gt;&amp;", "1", "unknown", "1"]
+    assert rows(page(DATA), "Lag") == [("a", "3", "40", "0"), ("&lt;b&gt;&amp;", "1", "unknown", "1")]
+    assert rows(page(DATA), "Rewinds and gaps") == [("a", "2", "30", "1", "1 h 2 min")]
     assert shown[shown.index("old") : shown.index("old") + 3] == ["old", "2026-01-01 12:00", "8.5"]
-    assert "Commits over time: nothing to show." in shown
+    assert "Commit rate: nothing to show." in shown
+    assert "Read 2026-01-01 12:00 from host:9092, other:9092. All times are UTC." in shown
     assert "None." in shown
 
 
 def test_names_are_never_markup() -> None:
-    html = page(replace(DATA, title="<script>alert(1)</script>", notes=["<i>"]))
+    html = page(replace(DATA, title="<script>alert(1)</script>", source="<i>"))
 
     assert "<script" not in html
     assert "<i>" not in html
@@ -61,8 +71,36 @@ def test_names_are_never_markup() -> None:
 
 def test_without_a_comparison_there_is_no_such_part() -> None:
     assert "Differences" not in page(DATA)
-    assert "only-left" in page(replace(DATA, differences=[("only-left", 3.0)]))
-    assert "Differences by kind: nothing to show." in page(replace(DATA, differences=[]))
+
+
+def test_a_comparison_is_told_in_words_by_kind_and_by_group() -> None:
+    groups = [Differing("a", 3, 40, 0), Differing("b", 1, 0, 7)]
+    html = page(replace(DATA, comparison=Comparison("zookeeper:zk", [("offset", 1_002), ("only-left", 3)], groups)))
+
+    shown = text_of(html)
+    at = shown.index("Differences from zookeeper:zk")
+    assert shown[at + 2 : at + 6] == ["another offset", "1,002", "only in the log", "3"]
+    assert rows(html, "Groups that differ") == [("a", "3", "40", "0"), ("b", "1", "0", "7")]
+
+
+def test_stores_that_do_not_differ_are_said_to() -> None:
+    html = page(replace(DATA, comparison=Comparison("zookeeper:zk", [], [])))
+
+    shown = text_of(html)
+    assert shown[shown.index("Differences from zookeeper:zk") + 1 :] == ["None."]
+
+
+@pytest.mark.parametrize(("count", "told"), [(SHOWN - 1, False), (SHOWN, True)])
+def test_a_table_that_may_have_been_cut_says_where_the_rest_is(count: int, told: bool) -> None:
+    html = page(replace(DATA, silent=[(f"g{n}", NOON, 9.0) for n in range(count)]))
+
+    assert ("The first 20; the table silent has more." in text_of(html)) is told
+
+
+def test_durations_have_two_units() -> None:
+    assert [duration(ms) for ms in (999, 59_999, 60_000, 3_600_000, 7_260_000, 90_000_000)] == [
+        "0 s", "59 s", "1 min 0 s", "1 h 0 min", "2 h 1 min", "1 d 1 h",
+    ]  # fmt: skip
 
 
 def test_a_line_goes_from_the_first_time_to_the_last_and_from_zero_to_the_highest_value() -> None:
@@ -72,14 +110,23 @@ def test_a_line_goes_from_the_first_time_to_the_last_and_from_zero_to_the_highes
     (line,) = [path for path in root if path.get("class") == "line c0"]
     assert line.get("d") == "M64.0 230.0L346.0 121.0L628.0 12.0"
     assert [text.text for text in root if text.tag == "text"] == [
-        "0", "25", "50", "75", "100", "1970-01-01 00:00", "1970-01-01 00:00",
+        "0", "25", "50", "75", "100", "1970-01-01 00:00:00", "1970-01-01 00:00:02",
     ]  # fmt: skip
     assert legend == '<ul class="legend"><li class="c0">a</li></ul>'
 
 
 def test_values_that_are_all_zero_and_single_points_are_drawn() -> None:
     assert 'class="line c0" d="M64.0 230.0L628.0 230.0"' in lines({"a": [(0, 0.0), (9, 0.0)]}, "t")
-    assert '<circle class="c0" cx="64.0" cy="12.0" r="3"/>' in lines({"a": [(5, 3.0)]}, "t")
+    assert '<circle class="c0" cx="64.0" cy="12.0" r="3"/>' in lines({"a": [(5, 4.0)]}, "t")
+
+
+def test_axes_have_round_numbers() -> None:
+    assert [tick(least) for least in (0.0, 0.3, 1.0, 1.1, 2.2, 3.0, 7.0, 367_000.0)] == [
+        1.0, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 500_000.0,
+    ]  # fmt: skip
+    assert [text for text in text_of(lines({"a": [(0, 7.0)]}, "t")) if text[0].isdigit()][:5] == [
+        "0", "2", "4", "6", "8",
+    ]  # fmt: skip
 
 
 def test_bars_are_as_long_as_their_value() -> None:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from offsetmgr.spark.storerows import COLUMNS
 from offsetmgr.stores.base import Capabilities
+
+LOG: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="none")
+"""What the records of an offsets topic carry."""
+
+
+def log_side(newest: DataFrame) -> DataFrame:
+    """Of `commits.latest`, what a store's table would have: all but the deleted, what is unreadable with its error."""
+    return newest.where("not tombstone").select(*COLUMNS)
 
 
 def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilities, Capabilities]) -> DataFrame:

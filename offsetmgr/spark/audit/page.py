@@ -3,113 +3,206 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from offsetmgr.spark.audit.pagestyle import STYLE
 from offsetmgr.spark.audit.plots import Point, bars, lines, moment
 
 PAGE: Final = "index.html"
 """Its name in an audit's folder."""
+SHOWN: Final = 20
+"""Rows of each table of the page, at most."""
+
+
+class Unsteady(NamedTuple):
+    """A group whose commits went back or stopped for a while; ``largest_rewind`` in offsets, None without a rewind."""
+
+    group: str
+    rewinds: int
+    largest_rewind: int | None
+    gaps: int
+    longest_silence_ms: int | None
+
+
+class Differing(NamedTuple):
+    """A group that the log and the other store tell differently: on how many partitions, and by how many offsets each
+    is ahead where both have one."""
+
+    group: str
+    partitions: int
+    log_ahead: int
+    store_ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The log against another store: differing partitions by kind (`compare.differences`), and by group."""
+
+    store: str
+    kinds: Sequence[tuple[str, int]]
+    groups: Sequence[Differing]
 
 
 @dataclass(frozen=True, slots=True)
 class PageData:
     """What the page shows. Times are milliseconds since 1970; None is "not known".
 
-    ``facts`` are numbers with their names. ``lag_over_time`` and ``commits_over_time`` are lines by group, ``top`` the
-    groups with the largest lag, ``differences`` counts by kind, None where no store was compared. Rows of ``lag``:
+    ``title`` is the topic, ``source`` its brokers. ``facts`` are numbers with their names. ``lag_over_time`` and
+    ``commit_rate`` (commits a minute) are lines by group, ``top`` the groups with the largest lag. Rows of ``lag``:
     group, partitions, lag, partitions of unknown lag; of ``silent``: group, last commit, days; of ``expiring``: group,
-    partitions, the first to expire, how that is known.
+    partitions, the first to expire, how that is known. ``comparison`` is None where no store was compared.
     """
 
     title: str
+    source: str
     made_at: int
     facts: Sequence[tuple[str, int | None]]
     lag_over_time: Mapping[str, Sequence[Point]]
-    commits_over_time: Mapping[str, Sequence[Point]]
+    commit_rate: Mapping[str, Sequence[Point]]
     top: Sequence[tuple[str, float]]
     lag: Sequence[tuple[str, int, int | None, int]]
+    unsteady: Sequence[Unsteady]
     silent: Sequence[tuple[str, int, float]]
     expiring: Sequence[tuple[str, int, int, str]]
-    differences: Sequence[tuple[str, float]] | None = None
-    notes: Sequence[str] = field(default=())
+    comparison: Comparison | None = None
 
 
-_STYLE: Final = """
-:root{--ink:#1c2430;--dim:#5d6b7c;--rule:#dbe1e8;--paper:#fff;--c0:#2563a8;--c1:#c2571a;--c2:#2e8540;--c3:#8a3ea8;
---c4:#a8862b;--c5:#c0364c}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e9ef;--dim:#9aa7b5;--rule:#36414d;--paper:#151b22;--c0:#6ea8e6;
---c1:#ec9560;--c2:#73c285;--c3:#c08bdb;--c4:#d9ba63;--c5:#ee7f90}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:68rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);
-font:16px/1.5 system-ui,sans-serif}
-h1{font-size:1.6rem;margin:0;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2.5rem 0 .5rem}
-p{margin:.25rem 0 .75rem;color:var(--dim)}
-dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.75rem;margin:1.25rem 0}
-dl div{border-top:2px solid var(--rule);padding-top:.4rem}dt{color:var(--dim);font-size:.85rem}
-dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
-svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim)}
-.grid{stroke:var(--rule);fill:none}.line{fill:none;stroke-width:2}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;margin:.25rem 0;font-size:.9rem}
-.legend li{overflow-wrap:anywhere}.legend li::before{content:"";display:inline-block;width:.8em;height:.8em;
-margin-right:.4em;background:currentColor}
-table{border-collapse:collapse;width:100%;font-size:.93rem}
-th,td{text-align:left;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--rule);overflow-wrap:anywhere;
-vertical-align:top;font-weight:400}
-thead th{color:var(--dim);font-size:.85rem}.number{text-align:right;font-variant-numeric:tabular-nums;
-white-space:nowrap;padding-right:0;padding-left:.6rem}
-.bars td.bar{width:45%}.bars svg{height:1rem;margin-top:.25rem}
-""" + "".join(
-    f".line.c{n}{{stroke:var(--c{n})}}rect.c{n},circle.c{n}{{fill:var(--c{n})}}li.c{n}::before{{color:var(--c{n})}}\n"
-    for n in range(6)
-)
+class _Column(NamedTuple):
+    """``kind``: ``name`` (may break anywhere), ``number``, ``time`` (never breaks) or ``words``."""
+
+    title: str
+    kind: str
+
+
+_GROUP: Final = _Column("group", "name")
+_SIDE_BY_SIDE: Final = 30
+"""So many letters of titles stand side by side on a phone."""
+_KINDS: Final = {
+    "only-left": "only in the log",
+    "only-right": "only in the store",
+    "offset": "another offset",
+    "metadata": "other metadata",
+    "leader-epoch": "another leader epoch",
+    "unreadable": "could not be read",
+}
+"""What `compare.differences` calls them, the log being left, and what the page does."""
 
 
 def page(data: PageData) -> str:
     """The whole file."""
+    brokers = data.source.replace(",", ", ")  # so that lines can break
     facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{_cell(value)}</dd></div>" for name, value in data.facts)
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         '<link rel="icon" href="data:,">',
-        f"<title>{escape(data.title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(data.title)}</h1><p>Read {moment(data.made_at)} UTC. All times are UTC.</p>",
-        *(f"<p>{escape(note)}</p>" for note in data.notes),
+        f"<title>{escape(data.title)}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{escape(data.title)}</h1>",
+        f"<p>Read {moment(data.made_at)} from {escape(brokers)}. All times are UTC.</p>",
         f"<dl>{facts}</dl>",
-        "<h2>Lag over time</h2><p>Records between the commits of that time and the log's end then, by the timestamps "
-        "of the records. The groups with the largest lag.</p>",
+        '<div class="plots"><section>',
+        "<h2>Lag over time</h2>",
         lines(data.lag_over_time, "Lag over time"),
-        "<h2>Commits over time</h2><p>Commits that the log still holds, each offset counted.</p>",
-        lines(data.commits_over_time, "Commits over time"),
+        "<p>Of the groups with the largest lag: records from their commits of that time to the log's end then, by the "
+        "timestamps of the records that the logs still hold.</p>",
+        "</section><section>",
+        "<h2>Commit rate</h2>",
+        lines(data.commit_rate, "Commit rate"),
+        "<p>Offsets committed a minute, of the commits that the log still holds: compaction takes older ones.</p>",
+        "</section></div>",
         "<h2>Groups with the largest lag</h2>",
         bars(data.top, "Groups with the largest lag"),
-        "<h2>Lag</h2>",
-        _table(("group", "partitions", "lag", "unknown"), data.lag),
-        "<h2>Silent groups</h2>",
-        _table(("group", "last commit", "days"), [(g, moment(at), days) for g, at, days in data.silent]),
-        "<h2>Next to expire</h2>",
-        _table(
-            ("group", "partitions", "first", "how it is known"),
+        _part(
+            "Lag", "lag", _LAG, data.lag, "Unknown are partitions whose log is not there, or ends before the offset."
+        ),
+        _part("Rewinds and gaps", "history", _UNSTEADY, [_steady(row) for row in data.unsteady]),
+        _part("Silent groups", "silent", _SILENT, [(group, moment(at), days) for group, at, days in data.silent]),
+        _part(
+            "Next to expire",
+            "expiry",
+            _EXPIRING,
             [(group, count, moment(at), how) for group, count, at, how in data.expiring],
+            "If nothing happens: a retention after the commit, or after the last member left; own: the client's time.",
         ),
     ]
-    if data.differences is not None:
-        parts += ["<h2>Differences from the other store</h2>", bars(data.differences, "Differences by kind")]
+    if data.comparison is not None:
+        parts += _compared(data.comparison)
     return "".join([*parts, "</body></html>\n"])
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+_LAG: Final = (_GROUP, _Column("partitions", "number"), _Column("lag", "number"), _Column("unknown", "number"))
+_UNSTEADY: Final = (
+    _GROUP,
+    _Column("rewinds", "number"),
+    _Column("largest, in offsets", "number"),
+    _Column("gaps", "number"),
+    _Column("longest silence", "time"),
+)
+_SILENT: Final = (_GROUP, _Column("last commit", "time"), _Column("days", "number"))
+_EXPIRING: Final = (
+    _GROUP,
+    _Column("partitions", "number"),
+    _Column("the first", "time"),
+    _Column("how it is known", "words"),
+)
+_DIFFERING: Final = (
+    _GROUP,
+    _Column("partitions that differ", "number"),
+    _Column("the log is ahead by", "number"),
+    _Column("the store is ahead by", "number"),
+)
+
+
+def _compared(found: Comparison) -> list[str]:
+    title = f"<h2>Differences from {escape(found.store)}</h2>"
+    if not found.kinds:
+        return [title, '<p class="none">None.</p>']
+    return [
+        f"{title}<p>In partitions. The log was read first, then the store: groups that commit meanwhile differ.</p>",
+        bars([(_KINDS[kind], count) for kind, count in found.kinds], "Differences"),
+        _part("Groups that differ", "differences", _DIFFERING, found.groups),
+    ]
+
+
+def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
+    """``table`` is that of `run.COMPARED` which holds all rows; ``meaning`` what the columns' titles do not say."""
+    more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
+    told = " ".join(filter(None, (meaning if rows else "", more)))
+    return f"<h2>{escape(title)}</h2>{f'<p>{escape(told)}</p>' if told else ''}{_table(columns, rows)}"
+
+
+def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
+    """The cells of a row are shown one below the other where the window is too narrow for all the titles."""
     if not rows:
         return '<p class="none">None.</p>'
-    numbers = [all(isinstance(row[n], int | float | None) for row in rows) for n in range(len(titles))]
-    shown = [' class="number"' if number else "" for number in numbers]
-    head = "".join(f"<th{kind}>{escape(title)}</th>" for kind, title in zip(shown, titles, strict=True))
+    head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_cell(value)}</td>" for kind, value in zip(shown, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(
+            f'<td class="{kind}" data-name="{escape(title)}">{_cell(value)}</td>'
+            for (title, kind), value in zip(columns, row, strict=True)
+        )
+        + "</tr>"
         for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    many = ' class="many"' if sum(len(column.title) for column in columns) > _SIDE_BY_SIDE else ""
+    return f"<table{many}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _steady(row: Unsteady) -> tuple[object, ...]:
+    silence = None if row.longest_silence_ms is None else duration(row.longest_silence_ms)
+    return (row.group, row.rewinds, row.largest_rewind or 0, row.gaps, silence)
+
+
+def duration(spent_ms: int) -> str:
+    """``3 d 4 h``, ``2 h 0 min``, ``12 s``: the two largest units."""
+    seconds = spent_ms // 1000
+    for size, unit, smaller, name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size:,} {unit} {seconds % size // smaller} {name}"
+    return f"{seconds} s"
 
 
 def _cell(value: Any) -> str:

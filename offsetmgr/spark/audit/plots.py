@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -15,6 +16,16 @@ COLOURS: Final = 6
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
+_SECONDS: Final = 600_000
+"""A shorter span of time than this (ms) is told to the second."""
+
+
+def tick(least: float) -> float:
+    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is not below ``least``; 1 for 0."""
+    if least <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= least * (1 - 1e-9))
 
 
 def short(value: float) -> str:
@@ -26,12 +37,14 @@ def short(value: float) -> str:
 
 
 def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
-    """One line for each name, values from 0 up; at most `COLOURS` of them. Without any point, a sentence says so."""
+    """One line for each name, at most `COLOURS` of them, values from 0 up to a round number. Without any point, a
+    sentence says so."""
     points = [point for line in series.values() for point in line]
     if not points:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
     first, last = min(at for at, _ in points), max(at for at, _ in points)
-    top = max(value for _, value in points) or 1.0
+    step = tick(max(value for _, value in points) / _STEPS)
+    top = step * _STEPS
     span = (last - first) or 1
 
     def x(at: int) -> float:
@@ -41,12 +54,13 @@ def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
         return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">']
-    for step in range(_STEPS + 1):
-        value = top * step / _STEPS
+    for number in range(_STEPS + 1):
+        value = step * number
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{short(value)}</text>')
     for at, anchor in ((first, "start"), (last, "end")) if last > first else ((first, "start"),):
-        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{moment(at)}</text>')
+        told = moment(at, seconds=span < _SECONDS)
+        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{told}</text>')
     legend = []
     for number, (name, line) in enumerate(series.items()):
         path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in line)
@@ -64,7 +78,7 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
     top = max(value for _, value in values) or 1.0
     rows = "".join(
-        f'<tr><th>{escape(name)}</th><td class="bar"><svg viewBox="0 0 100 8" preserveAspectRatio="none" '
+        f'<tr><th class="name">{escape(name)}</th><td class="bar"><svg viewBox="0 0 100 8" preserveAspectRatio="none" '
         f'aria-hidden="true"><rect class="c0" width="{100 * value / top:.2f}" height="8"/></svg></td>'
         f'<td class="number">{value:,.0f}</td></tr>'
         for name, value in values
@@ -72,9 +86,9 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
     return f'<table class="bars" aria-label="{escape(title, quote=True)}">{rows}</table>'
 
 
-def moment(at: int) -> str:
-    """``2026-01-31 12:00`` (UTC); what no calendar holds stays a number."""
+def moment(at: int, *, seconds: bool = False) -> str:
+    """``2026-01-31 12:00`` (UTC), with ``:30`` if asked to; what no calendar holds stays a number."""
     try:
-        return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M}"
+        return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M" + ":%S" * seconds)
     except (ValueError, OverflowError, OSError):
         return str(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,10 @@ from pyspark.sql import functions as sql
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import UsageError
 from offsetmgr.spark.audit import commits
+from offsetmgr.spark.audit.compare import LOG, differences, log_side
 from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.lags import lag, log_ends
+from offsetmgr.stores.base import Capabilities
 
 RECORDS: Final = "records"
 LATEST: Final = "latest"
@@ -34,6 +37,9 @@ TABLES: Final = {
     UNREADABLE: "records that could not be read",
 }
 """The tables of an audit, in their order, and what each is."""
+DIFFERENCES: Final = "differences"
+COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store differ"}
+"""The same with the one that `compared` adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,18 @@ def run_audit(
     }
     kept = {name: _kept(spark, table.coalesce(1), folder / name) for name, table in made.items()}
     return {RECORDS: records, LATEST: newest, **kept}
+
+
+def compared(
+    tables: Mapping[str, DataFrame], store: DataFrame, capabilities: Capabilities, folder: Path
+) -> dict[str, DataFrame]:
+    """The tables of an audit, and `DIFFERENCES`: the log (left) against another store's table (right).
+
+    Make ``store`` (`copying.store_table`) after the audit, so that it knows every group that the log has.
+    """
+    found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
+    # One file; by a shuffle, which leaves the comparison itself to all executors.
+    return {**tables, DIFFERENCES: _kept(store.sparkSession, found.repartition(1), folder / DIFFERENCES)}
 
 
 def _kept(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:

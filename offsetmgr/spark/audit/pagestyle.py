@@ -1,0 +1,49 @@
+"""How the page of an audit looks: light and dark, at any width from a phone's on. Fonts are the reader's own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offsetmgr.spark.audit.plots import COLOURS
+
+STYLE: Final = """
+:root{--ink:#1c2430;--dim:#5d6b7c;--rule:#dbe1e8;--paper:#fff;--c0:#2563a8;--c1:#c2571a;--c2:#2e8540;--c3:#8a3ea8;
+--c4:#a8862b;--c5:#c0364c}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e9ef;--dim:#9aa7b5;--rule:#36414d;--paper:#151b22;--c0:#6ea8e6;
+--c1:#ec9560;--c2:#73c285;--c3:#c08bdb;--c4:#d9ba63;--c5:#ee7f90}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:72rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2.5rem 0 .5rem;overflow-wrap:anywhere}
+p{margin:.25rem 0 .75rem;color:var(--dim);overflow-wrap:anywhere}
+dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.75rem;margin:1.25rem 0}
+dl div{border-top:2px solid var(--rule);padding-top:.4rem}dt{color:var(--dim);font-size:.85rem}
+dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
+.plots{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:0 2.5rem}
+svg{display:block;width:100%;height:auto}svg text{font-size:15px;fill:var(--dim)}
+.grid{stroke:var(--rule);fill:none}.line{fill:none;stroke-width:2.5;stroke-linejoin:round}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;margin:.25rem 0;font-size:.9rem}
+.legend li{overflow-wrap:anywhere}.legend li::before{content:"";display:inline-block;width:.8em;height:.8em;
+margin-right:.4em;background:currentColor}
+table{border-collapse:collapse;width:100%;font-size:.93rem}
+th,td{text-align:left;padding:.3rem 0;border-bottom:1px solid var(--rule);vertical-align:top;font-weight:400}
+th+th,th+td,td+td{padding-left:1rem}
+.name{overflow-wrap:anywhere}.time{white-space:nowrap;font-variant-numeric:tabular-nums}
+thead th{color:var(--dim);font-size:.85rem;vertical-align:bottom}
+.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}thead .number{white-space:normal}
+.bars th{width:35%}.bars .number{width:1%}.bars svg{height:1rem;margin-top:.25rem}
+@media(max-width:760px){
+.plots{display:block}svg text{font-size:20px}h1{font-size:1.35rem}
+.bars tr{display:grid;grid-template-columns:minmax(0,1fr) auto;border-bottom:1px solid var(--rule);padding:.3rem 0}
+.bars th{grid-column:1/-1;width:auto}.bars th,.bars td{border:0;padding-top:0;padding-bottom:0}
+.bars td.bar{padding-left:0}
+.many,.many tbody,.many tr,.many td{display:block}.many thead{display:none}
+.many tr{border-bottom:1px solid var(--rule);padding:.4rem 0}
+.many td{border:0;padding:.05rem 0;text-align:left;white-space:normal;overflow-wrap:anywhere}
+.many td+td{padding-left:0}.many td+td::before{content:attr(data-name) ": ";color:var(--dim)}
+}
+""" + "".join(
+    f".line.c{n}{{stroke:var(--c{n})}}rect.c{n},circle.c{n}{{fill:var(--c{n})}}li.c{n}::before{{color:var(--c{n})}}\n"
+    for n in range(COLOURS)
+)
