@@ -312,7 +312,11 @@ class LateRecord(OffsetMgrError):
 
 
 class RunEnded(Conflict):
-    """No further period will open: the run was ended by somebody, or its last period is closed."""
+    """No further period will open: the run was ended by somebody, or its last period is closed (``done``)."""
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, done: bool = False) -> None:
+        super().__init__(what, why, hint)
+        self.done = done
 
 
 class FunctionFailed(OffsetMgrError):

@@ -101,6 +101,20 @@ class PeriodCoordinator:
     ) -> None:
         self.stop()
 
+    def registered(self, timeout: float = 30.0) -> int:
+        """This process's epoch, larger than that of every process of this member's name before it; waits (seconds)
+        until it is registered. It may have been overtaken meanwhile: what is written must carry the epoch.
+
+        Raises `Conflict` where another live process has the name, `TimedOut`, and what ended the membership.
+        """
+        knowledge = self._knowledge
+        with knowledge.changed:
+            if not knowledge.changed.wait_for(lambda: knowledge.epoch is not None or knowledge.ended, timeout):
+                raise knowledge.error or TimedOut(f"member {self.member}", "is not registered in ZooKeeper")
+            knowledge.check()
+            assert knowledge.epoch is not None
+            return knowledge.epoch
+
     # --- what a member asks -------------------------------------------------------------------------
 
     @property

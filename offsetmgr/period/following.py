@@ -96,7 +96,7 @@ class Following:
         room.prepare()
         me = _me(knowledge)
         epoch = room.register(knowledge.member, me)
-        knowledge.valid = lease.valid
+        knowledge.take_registered(epoch, lease.valid)
         watches = _Watches(room, self._wake.set)
         view: View | None = None
         while not self._stopping.is_set():

@@ -12,51 +12,19 @@ So a process that was frozen and wakes beside its successor publishes nothing, w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from offsetmgr.errors import Conflict, ServerError, TakenOver, TimedOut, UsageError
 from offsetmgr.model import TopicPartition
-from offsetmgr.period.nodeform import NodeForm, OffsetRange, node_bytes, ranges_of
+from offsetmgr.period.nodeform import OffsetRange, node_bytes
 from offsetmgr.period.schedule import Period
+from offsetmgr.period.workrecords import Attempt, Published, Work, decode_work, encode_work
 from offsetmgr.zookeeper.jute import Code
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.transactions import Create, Delete, Operation, SetData, State
 
 _MARK: Final = node_bytes({"by": "offsetmgr"})
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One process that worked on the period; the first has number 0."""
-
-    member: str
-    epoch: int
-    started_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The attempt whose output counts."""
-
-    attempt: int
-    output: str
-    """Where it is, in the job's words."""
-    published_ms: int
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Records by kind: taken, late, set aside; the job's words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one job does with one period."""
-
-    job: str
-    period: Period
-    ranges: Mapping[TopicPartition, OffsetRange]
-    fixed_ms: int
-    attempts: tuple[Attempt, ...] = ()
-    published: Published | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +54,17 @@ class History:
 
         Raises `Conflict` where they are fixed for a period of other times: the run is another one.
         """
+        return self.fix_work(Work(job, period, dict(ranges), now_ms))
+
+    def fix_work(self, work: Work) -> tuple[Work, bool]:
+        """As `fix`, with what was found on the way to the ranges."""
+        job, period = work.job, work.period
         _check(job)
-        work = Work(job, period, dict(ranges), now_ms)
         if self._written(Create(self._path(job, period.number), encode_work(work))):
             return work, True
-        found, _ = self._there(job, period.number)
+        found = self.read(job, period.number)
+        if found is None:  # the answer was lost, and the write with it
+            raise TimedOut(f"period {period.number} of job {job}", "was not fixed", "asking again is safe")
         if found.period != period:
             why = f"has its ranges fixed for {found.period.start_ms} to {found.period.end_ms}"
             raise Conflict(f"period {period.number} of job {job}", why, "use another root for another schedule")
@@ -137,6 +111,45 @@ class History:
         node = self._session.get(path)
         if node is not None:
             self._written(Delete(path, node.version))
+
+    def latest(self, job: str, before: int) -> Work | None:
+        """The newest work of a job on a period below number ``before``; None where there is none."""
+        for number in sorted(self._numbers(job, before), reverse=True):
+            work = self.read(job, number)
+            if work is not None:  # else it was forgotten at this moment
+                return work
+        return None
+
+    def covering(self, job: str, period: Period, before: int | None = None) -> Work | None:
+        """The newest work of a job (on a period below number ``before``) whose period holds all of this one's times.
+
+        None where no work has anything to do with these times. Raises `Conflict` where some has, but none holds them
+        all: what each of those had taken could not be told apart.
+        """
+        overlapping = []
+        for number in sorted(self._numbers(job, before), reverse=True):
+            work = self.read(job, number)
+            if work is None or work.period.end_ms <= period.start_ms or period.end_ms <= work.period.start_ms:
+                continue
+            if work.period.start_ms <= period.start_ms and period.end_ms <= work.period.end_ms:
+                return work
+            overlapping.append(work)
+        if overlapping:
+            other = overlapping[0].period
+            raise Conflict(
+                f"period {period.start_ms} to {period.end_ms} of job {job}",
+                f"lies in part in one that was worked on, {other.start_ms} to {other.end_ms}",
+                "a rerun's periods must lie within those of the run: the same length, or an even part of it",
+            )
+        return None
+
+    def _numbers(self, job: str, before: int | None) -> list[int]:
+        found = []
+        for name in self._session.children(self._folder) or ():
+            number, _, of_job = name.partition("-")
+            if number.isdigit() and of_job == job and (before is None or int(number) < before):
+                found.append(int(number))
+        return found
 
     def works(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
         """The work on these periods (or all), by number and job."""
@@ -186,51 +199,3 @@ class History:
 def _check(job: str) -> None:
     if not job or "/" in job:
         raise UsageError(f"job {job!r}", "cannot be part of a node's name")
-
-
-def encode_work(work: Work) -> bytes:
-    published = work.published
-    return node_bytes(
-        {
-            "job": work.job,
-            "period": work.period.number,
-            "start_ms": work.period.start_ms,
-            "end_ms": work.period.end_ms,
-            "ranges": ranges_of(work.ranges),
-            "fixed_ms": work.fixed_ms,
-            "attempts": [{"member": a.member, "epoch": a.epoch, "started_ms": a.started_ms} for a in work.attempts],
-            "published": []
-            if published is None
-            else [
-                {
-                    "attempt": published.attempt,
-                    "output": published.output,
-                    "published_ms": published.published_ms,
-                    "counts": dict(published.counts),
-                }
-            ],
-        }
-    )
-
-
-def decode_work(path: str, data: bytes) -> Work:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
-    period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
-    attempts = tuple(
-        Attempt(a.text("member"), a.number("epoch"), a.number("started_ms")) for a in node.items("attempts")
-    )
-    published = [
-        Published(p.number("attempt"), p.text("output"), p.number("published_ms"), p.numbers("counts"))
-        for p in node.items("published")
-    ]
-    if len(published) > 1:
-        raise node.broken("says twice what was published")
-    return Work(
-        node.text("job"),
-        period,
-        node.ranges("ranges"),
-        node.number("fixed_ms"),
-        attempts,
-        published[0] if published else None,
-    )

@@ -33,6 +33,8 @@ class Knowledge:
         self.partitions = frozenset[TopicPartition]()
         self.ended = False
         self.error: OffsetMgrError | None = None
+        self.epoch: int | None = None
+        """This process's, while its session is believed to live."""
         self.valid: Callable[[], bool] = lambda: False
         """Whether the session is known to live: the lease's word (`SessionLease`)."""
         self._known: dict[TopicPartition, int] = {}
@@ -152,7 +154,14 @@ class Knowledge:
         """What was read holds no more until it has been read in a new session."""
         with self.changed:
             self.valid = lambda: False
+            self.epoch = None
             self._all_seen = False
+
+    def take_registered(self, epoch: int, valid: Callable[[], bool]) -> None:
+        """The member is registered under ``epoch``, as long as ``valid`` says so."""
+        with self.changed:
+            self.epoch, self.valid = epoch, valid
+            self.changed.notify_all()
 
     def end(self, error: OffsetMgrError | None) -> None:
         with self.changed:
@@ -215,6 +224,6 @@ class Knowledge:
         if self.open is not None and self.open.number > number:
             return self.open.number
         if self.open is not None and self.open.stopped:
-            raise RunEnded(f"run of {self.root}", self.open.stopped)
+            raise RunEnded(f"run of {self.root}", self.open.stopped, done=self.open.done)
         self.check()
         return None

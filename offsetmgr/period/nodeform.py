@@ -73,6 +73,11 @@ class NodeForm:
         fields = self.mapping(name)
         return {key: self._part(fields).number(key) for key in fields}
 
+    def texts(self, name: str) -> dict[str, str]:
+        """An object whose every field is a text."""
+        fields = self.mapping(name)
+        return {key: self._part(fields).text(key) for key in fields}
+
     def items(self, name: str) -> list[NodeForm]:
         """The objects of a list, each read as this one; they have no version of their own."""
         value = self._fields.get(name)
@@ -85,17 +90,31 @@ class NodeForm:
         part._path, part._fields = self._path, fields
         return part
 
+    def has(self, name: str) -> bool:
+        return name in self._fields
+
     def ranges(self, name: str) -> dict[TopicPartition, OffsetRange]:
         """Topic -> partition -> [first, end], as `ranges_of` writes them; empty where the field is not there."""
+        found = {tp: OffsetRange(first, end) for tp, (first, end) in self.offsets(name, ("FIRST", "END")).items()}
+        if broken := [tp for tp, offsets in found.items() if offsets.first > offsets.end]:
+            raise self.broken(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
+        return found
+
+    def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
+        """Topic -> partition -> as many offsets as ``row`` has names, as `rows_of` writes them.
+
+        Empty where the field is not there.
+        """
         if name not in self._fields:
             return {}
-        found: dict[TopicPartition, OffsetRange] = {}
+        found: dict[TopicPartition, list[int]] = {}
         for topic, numbers in self.mapping(name).items():
-            for number, pair in numbers.items() if isinstance(numbers, dict) else [("", None)]:
-                ends = pair if isinstance(pair, list) and all(type(n) is int for n in pair) else []
-                if not RUN.fullmatch(number) or "-" in number or len(ends) != 2 or not 0 <= ends[0] <= ends[1] < 2**63:
-                    raise self.broken(f"the offsets of {topic} are not PARTITION: [FIRST, END]")
-                found[TopicPartition(topic, int(number))] = OffsetRange(ends[0], ends[1])
+            for number, value in numbers.items() if isinstance(numbers, dict) else [("", None)]:
+                offsets = value if isinstance(value, list) and all(type(n) is int for n in value) else []
+                known = len(offsets) == len(row) and all(0 <= n < 2**63 for n in offsets)
+                if not RUN.fullmatch(number) or "-" in number or not known:
+                    raise self.broken(f"the offsets of {topic} are not PARTITION: [{', '.join(row)}]")
+                found[TopicPartition(topic, int(number))] = offsets
         return found
 
     def partitions(self, name: str) -> list[TopicPartition]:
@@ -124,9 +143,13 @@ def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
 
 
 def ranges_of(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    return rows_of({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
+
+
+def rows_of(rows: Mapping[TopicPartition, list[int]]) -> dict[str, dict[str, list[int]]]:
     found: dict[str, dict[str, list[int]]] = {}
-    for (topic, number), offsets in sorted(ranges.items()):
-        found.setdefault(topic, {})[str(number)] = [offsets.first, offsets.end]
+    for (topic, number), offsets in sorted(rows.items()):
+        found.setdefault(topic, {})[str(number)] = offsets
     return found
 
 

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from offsetmgr.spark.batches import BatchCommitter as BatchCommitter
     from offsetmgr.spark.committer import OffsetCommitter as OffsetCommitter
+    from offsetmgr.spark.periodframes import Late as Late
+    from offsetmgr.spark.periodframes import PeriodTask as PeriodTask
+    from offsetmgr.spark.periods import Coordination as Coordination
+    from offsetmgr.spark.periods import published_outputs as published_outputs
+    from offsetmgr.spark.periods import run_periods as run_periods
+    from offsetmgr.spark.periodwork import PeriodRules as PeriodRules
+    from offsetmgr.spark.periodwork import Step as Step
     from offsetmgr.spark.sparksession import session as session
     from offsetmgr.spark.starting import StartingOffsets as StartingOffsets
     from offsetmgr.spark.starting import reader_from_group as reader_from_group
@@ -18,13 +25,34 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "BatchCommitter": "batches",
+    "Coordination": "periods",
+    "Late": "periodframes",
     "OffsetCommitter": "committer",
+    "PeriodRules": "periodwork",
+    "PeriodTask": "periodframes",
     "StartingOffsets": "starting",
+    "Step": "periodwork",
+    "published_outputs": "periods",
     "reader_from_group": "starting",
+    "run_periods": "periods",
     "session": "sparksession",
     "starting_offsets": "starting",
 }
-__all__ = ["BatchCommitter", "OffsetCommitter", "StartingOffsets", "reader_from_group", "session", "starting_offsets"]
+__all__ = [
+    "BatchCommitter",
+    "Coordination",
+    "Late",
+    "OffsetCommitter",
+    "PeriodRules",
+    "PeriodTask",
+    "StartingOffsets",
+    "Step",
+    "published_outputs",
+    "reader_from_group",
+    "run_periods",
+    "session",
+    "starting_offsets",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ work is spread: big partitions are cut, small ones are put together.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -172,8 +172,15 @@ def share(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
     return shares
 
 
-def runs(topic: str, settings: Mapping[str, Any], ranges: Sequence[Range], patience: float) -> Iterator[Run]:
-    """The records of these ranges, in runs of one partition; what lies behind a range is left out.
+def runs(
+    topic: str,
+    settings: Mapping[str, Any],
+    ranges: Sequence[Range],
+    patience: float,
+    enough: Callable[[int], bool] = lambda _: False,
+) -> Iterator[Run]:
+    """The records of these ranges, in runs of one partition; what lies behind a range is left out. A partition of which
+    ``enough`` says so is read no further.
 
     Raises `TimedOut` where nothing moves for ``patience`` seconds.
     """
@@ -201,7 +208,7 @@ def runs(topic: str, settings: Mapping[str, Any], ranges: Sequence[Range], patie
                 if consumer.last_error is not None:
                     raise error_of(consumer.last_error, what)
                 raise TimedOut(what, f"nothing came for {patience:g} s")
-            done = {partition for partition in unread if positions[partition] >= ends[partition]}
+            done = {partition for partition in unread if positions[partition] >= ends[partition] or enough(partition)}
             consumer.unassign(done)
             unread -= done
             passed = sum(positions[partition] for partition in unread)

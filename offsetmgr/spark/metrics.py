@@ -10,3 +10,4 @@ COMMITS: Final = Counter("offsetmgr_spark_commits", "Commits of finished micro-b
 FAILURES: Final = Counter("offsetmgr_spark_commit_failures", "Attempts to commit that failed", ["group"])
 FAILING: Final = Gauge("offsetmgr_spark_failing", "1 while commits fail for good or for too long", ["group"])
 FINISHED: Final = Gauge("offsetmgr_spark_finished_batch", "The newest finished micro-batch", ["group", "query"])
+PERIOD_RECORDS: Final = Counter("offsetmgr_spark_period_records", "Records of published periods", ["job", "kind"])

@@ -64,7 +64,7 @@ class KafkaEdits(WiredEdits):
             if isinstance(again, OffsetMgrError):
                 raise again
             return await self._simple(edit, again, COMPARED, deadline, at)
-        if state.state == "DEAD" and not held.offsets and not held.errors:
+        if edit.guard is not Guard.FENCED and state.state == "DEAD" and not held.offsets and not held.errors:
             return await self._simple(edit, held, NEW_GROUP, deadline, at, decided)
         from offsetmgr.wire.grouplock import locked
 

@@ -1,0 +1,191 @@
+"""`run_periods`: a batch job over the records of each closed period, in step with other applications.
+
+For each period: it closes by the wall clock -> ranges are found and fixed in the history -> an attempt begins -> the
+job's function writes into the attempt's own folder -> the output is published -> the group is committed -> the barrier
+is told -> the next period, once every partition of every application has finished this one.  What a process that dies
+or freezes between two of these leaves behind, and why the result is the same: `periodwork`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from offsetmgr.clock import Clock, SystemClock
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import LimitUnknown, RunEnded, TimedOut, UsageError
+from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.history import History
+from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.workrecords import Published
+from offsetmgr.spark.periodframes import RecordSource
+from offsetmgr.spark.periodlog import PeriodLog, partitions_of
+from offsetmgr.spark.periodwork import LOG, PeriodJob, PeriodRules, PeriodWork, Step
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.zookeeper.session import ZookeeperSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetmgr.spark.periodframes import PeriodTask
+
+_LONGEST_SLEEP_S: Final = 30.0
+"""After which the wall clock is looked at anew, in case that it was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """The run that an application takes part in, and as whom.
+
+    ``root`` is the run's node in ZooKeeper, ``member`` this application's name in it: of two processes of one name the
+    later counts. ``topics`` are those of *all* applications of the run (none: this one's own); every application says
+    the same.
+    """
+
+    zookeeper: str
+    root: str
+    member: str
+    topics: Sequence[str] = ()
+    config: ConnectionConfig | None = field(default=None, repr=False)
+    session_timeout_ms: int = 6_000
+
+
+def run_periods(
+    spark: SparkSession,
+    topics: Sequence[str],
+    period: Schedule,
+    process: Callable[[DataFrame, PeriodTask], Any],
+    store: OffsetStore,
+    group: str | None,
+    coordinator: Coordination,
+    *,
+    bootstrap: str,
+    output: str,
+    job: str | None = None,
+    rules: PeriodRules | None = None,
+    until_ms: int | None = None,
+    rerun_of: str | None = None,
+    options: Mapping[str, str] | None = None,
+    config: ConnectionConfig | None = None,
+    on_step: Callable[[Step, Period], object] | None = None,
+    stop: threading.Event | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Works through the run's periods until it ends, ``until_ms`` is reached or ``stop`` is set; gives how many.
+
+    ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source, and must write what it
+    makes of them under ``task.output``, nowhere else: only the attempt that is published counts (`published_outputs`).
+    Where it may be called twice for one period it gets the same rows in another folder.
+
+    ``period`` counts where nobody has opened a period under the root; afterwards the first one's is kept. ``group``
+    (None: none) goes to where the next period's scan begins; where the job has no history yet, it begins there. Ranges,
+    attempts and outputs are kept under the name ``job`` (``coordinator.member``): an application with other topics
+    needs another one.
+
+    ``rerun_of`` is the root of the run whose ranges are read again, for a rerun beside it: its outputs need a folder of
+    their own, and the group stays where it is. ``options`` are Spark's for its Kafka source, ``config`` the same for
+    the scans. ``on_step`` is told what has been done. Periods that begin at or after ``until_ms`` are left alone.
+
+    Raises `TakenOver` where a later process is at work in its place, `RunEnded` where the run was ended by somebody,
+    `OffsetOutOfRange` where records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted
+    topic, and what ``process`` raises: the next start goes on.
+    """
+    if not topics:
+        raise UsageError("run_periods", "no topic is named")
+    mine, together = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
+    settings, wall = config or ConnectionConfig(), clock or SystemClock()
+    wanted, told = rules or PeriodRules(), on_step or _silent
+    with ExitStack() as stack:
+        cluster = stack.enter_context(KafkaCluster(bootstrap, settings))  # of the thread that leads
+        log = PeriodLog(bootstrap, settings)
+        stack.callback(log.close)
+        if compacted := log.compacted(mine):
+            LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
+        member = PeriodCoordinator(
+            coordinator.zookeeper,
+            coordinator.root,
+            coordinator.member,
+            period,
+            lambda: partitions_of(cluster, together),
+            owned=(),
+            config=coordinator.config,
+            session_timeout_ms=coordinator.session_timeout_ms,
+        )
+        session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
+        stack.enter_context(member)
+        work = PeriodWork(
+            PeriodJob(job or coordinator.member, process, output, store, group, wanted, told),
+            RecordSource(spark, bootstrap, dict(options or {})),
+            log,
+            History(session, coordinator.root),
+            None if rerun_of is None else History(session, rerun_of),
+            member,
+            wall,
+        )
+        return _run(work, member, frozenset(mine), wanted, until_ms, told, stop, wall)
+
+
+def _run(
+    work: PeriodWork,
+    member: PeriodCoordinator,
+    topics: frozenset[str],
+    rules: PeriodRules,
+    until_ms: int | None,
+    told: Callable[[Step, Period], object],
+    stop: threading.Event | None,
+    clock: Clock,
+) -> int:
+    done = 0
+    while True:
+        open_ = member.open_period()
+        if open_ is None:
+            raise LimitUnknown(f"member {member.member}", "which period is open is not known")
+        period = open_.period
+        if until_ms is not None and period.start_ms >= until_ms:
+            return done
+        partitions = sorted(tp for tp in open_.partitions if tp.topic in topics)
+        if member.owned != frozenset(partitions):
+            member.own(partitions)
+        if partitions:
+            if not _closed(period.end_ms + rules.grace_ms, stop, clock):
+                return done
+            told(Step.CLOSED, period)
+            work.do(period, partitions)
+            done += 1
+        try:
+            member.wait(period.number, cancel=stop)
+        except RunEnded as ended:
+            if ended.done:
+                return done
+            raise
+        except TimedOut:  # nothing else than ``stop`` ends this wait
+            return done
+
+
+def _silent(step: Step, period: Period) -> None:
+    """For whoever wants to hear nothing."""
+    del step, period
+
+
+def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
+    """Waits for a time of the wall clock; False where ``stop`` was set before."""
+    stop = stop or threading.Event()
+    while (left := at_ms - clock.now_ms()) > 0:
+        if stop.wait(min(left / 1000, _LONGEST_SLEEP_S)):
+            return False
+    return not stop.is_set()
+
+
+def published_outputs(
+    zookeeper: str, root: str, job: str, *, config: ConnectionConfig | None = None
+) -> dict[Period, Published]:
+    """The outputs of a job that count, by period, as far as the history goes back. Other folders are of attempts that
+    were overtaken. Raises what `ZookeeperSession` raises."""
+    with ZookeeperSession(zookeeper, config) as session:
+        works = History(session, root).works().values()
+    found = [(work.period, work.published) for work in works if work.job == job and work.published is not None]
+    return dict(sorted(found, key=lambda entry: entry[0]))

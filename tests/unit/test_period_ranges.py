@@ -1,0 +1,103 @@
+"""Which offsets a period has: every record of a log is taken, late or set aside, once, whatever the order of times."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.workrecords import Scan
+from offsetmgr.spark.ranges import Bounds, Found, Scanner, ScanRule
+
+TENS = Schedule(100, 10)
+FAR = 10**9
+
+
+def scanned(
+    times: list[int], *, number: int = 0, bounds: Bounds | None = None, lateness: int = 5, sure_after: int = 2
+) -> Found:
+    """A scan of a log whose offsets are the positions in ``times``; everything after time 10,000 is set aside."""
+    bounds = bounds or Bounds(0, len(times), None)
+    scanner = Scanner(bounds, ScanRule(TENS.period(number), lateness, 10_000, sure_after))
+    for offset in range(bounds.start, bounds.end):
+        scanner.see(offset, times[offset])
+    return scanner.found()
+
+
+def test_a_range_ends_behind_the_last_record_of_its_period_and_the_next_begins_at_the_first_later_one() -> None:
+    found = scanned([100, 105, 112, 109, 113])
+    assert found.range == OffsetRange(0, 4)
+    assert found.scan == Scan(start=0, late_from=5, end=5, resume=2)
+    assert (found.taken, found.late, found.set_aside) == (3, 0, 0)
+
+
+def test_one_record_that_is_dated_ahead_moves_no_edge() -> None:
+    # Kafka's offset for time 110 would be 1, and hide the four records behind it.
+    found = scanned([101, 170, 102, 103, 104, 105])
+    assert (found.range, found.taken, found.scan.resume) == (OffsetRange(0, 6), 5, 1)
+
+
+def test_a_scan_ends_behind_enough_later_records_in_a_row_and_what_comes_then_is_late() -> None:
+    times = [101, 115, 114, 116, 117, 105, 118]
+    first = scanned(times)
+    assert (first.scan.end, first.range, first.scan.resume) == (5, OffsetRange(0, 1), 1)
+    second = scanned(times, number=1, bounds=Bounds(first.scan.resume, len(times), first.scan.end))
+    assert (second.range, second.taken, second.late) == (OffsetRange(1, 7), 5, 1)
+
+
+def test_what_is_dated_beyond_the_horizon_is_set_aside_once_it_is_passed() -> None:
+    found = scanned([FAR, 101, FAR, 112, FAR, 113])
+    assert (found.taken, found.set_aside, found.scan.resume, found.scan.end) == (1, 2, 3, 6)
+    rest = scanned([FAR, 101, FAR, 112, FAR, 113], number=1, bounds=Bounds(3, 6, 6))
+    assert (rest.taken, rest.set_aside, rest.scan.resume) == (2, 1, 6)
+
+
+def test_a_partition_without_records_has_an_empty_range() -> None:
+    found = scanned([])
+    assert (found.range, found.scan) == (OffsetRange(0, 0), Scan(0, 0, 0, 0))
+    later = scanned([150, 151, 152], lateness=0)
+    assert (later.range, later.scan.resume) == (OffsetRange(0, 0), 0)
+
+
+def test_what_was_there_before_the_first_period_is_not_late() -> None:
+    assert scanned([50, 60, 101]).late == 0
+    assert scanned([50, 60, 101], bounds=Bounds(0, 3, 1)).late == 1
+
+
+def test_nothing_is_looked_at_as_new_twice() -> None:
+    # An earlier scan had set the three aside; now they are not that far ahead, and make the next one sure too soon.
+    found = scanned([125, 126, 127, 112], number=1, bounds=Bounds(0, 4, 4))
+    assert (found.scan.end, found.taken) == (4, 1)
+
+
+TIMES = st.lists(st.one_of(st.integers(95, 155), st.just(FAR)), max_size=40)
+
+
+@given(TIMES, st.lists(st.integers(0, 40), min_size=6, max_size=6), st.integers(0, 12), st.integers(1, 4))
+def test_every_record_is_accounted_for_once(
+    times: list[int], growth: list[int], lateness: int, sure_after: int
+) -> None:
+    """Five periods over a log that grows between their scans; an oracle that knows no offsets says what each record is."""
+    ends = [min(sum(growth[: n + 1]), len(times)) for n in range(6)]
+    ends[-1] = len(times)
+    seen = Counter[int]()
+    bounds = Bounds(0, ends[0], None)
+    for number in range(6):
+        period = TENS.period(number)
+        found = scanned(times, number=number, bounds=bounds, lateness=lateness, sure_after=sure_after)
+        scan = found.scan
+        assert bounds.start <= scan.resume <= scan.end <= bounds.end
+        rows = [o for o in range(found.range.first, found.range.end) if times[o] in period]
+        late = [o for o in range(scan.late_from, scan.end) if times[o] < period.start_ms]
+        aside = [o for o in range(scan.start, scan.resume) if times[o] >= period.end_ms]
+        assert (len(rows), len(late), len(aside)) == (found.taken, found.late, found.set_aside)
+        assert all(times[o] == FAR for o in aside)
+        seen.update(rows + late + aside)
+        bounds = Bounds(scan.resume, ends[min(number + 1, 5)], scan.end)
+    before_the_run = {o for o, time in enumerate(times) if time < 100} - seen.keys()
+    left = set(range(bounds.start, len(times)))
+    assert set(seen.values()) <= {1}
+    assert set(range(len(times))) == seen.keys() | before_the_run | left
