@@ -12,6 +12,7 @@ Exits 1 where a ratio is below its bound.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import resource
@@ -29,6 +30,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+import offsetmgr
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import java_command
@@ -290,6 +292,8 @@ def main() -> int:
              "describe": Bench.describe_one}  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=list(names), default=list(names))
     args = parser.parse_args()
+    # As pip leaves an installed package: the peer's jars are not compiled at each start either.
+    compileall.compile_dir(Path(offsetmgr.__file__).parent, quiet=2)
     print(f"{args.groups} groups of {args.partitions} partitions; medians of {args.rounds} rounds after one discarded")
     with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name:
         print(f"this disk keeps a record in {fsync_ms(Path(name)):.2f} ms; the slower, the larger the ratio of imports")
