@@ -109,6 +109,29 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
     return _write_table(columns, rows)
 
 
+def write_varied(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+    """As `write_rows` for JSON and CSV, for rows of which a value may be large or an object: one row is held at a time.
+
+    CSV has objects as JSON.
+    """
+    names = [c.name for c in columns]
+    count = 0
+    if output is OutputFormat.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        for row in rows:
+            writer.writerow([_json_value(v) if isinstance(v, dict | list) else v for v in row])
+            count += 1
+    else:
+        for row in rows:
+            sys.stdout.write(",\n" if count else "[\n")
+            sys.stdout.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+            count += 1
+        sys.stdout.write("\n]\n" if count else "[]\n")
+    sys.stdout.flush()
+    return count
+
+
 def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
     template = "{" + fields + "}"
@@ -227,6 +250,39 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
         if drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+class Meter:
+    """As `progress`, for what is told as a number: how much is done of how much. ``unit`` is so many of them."""
+
+    def __init__(self, what: str, unit: int = 1) -> None:
+        self._what = what
+        self._unit = unit
+        self._started = time.monotonic()
+        self._next_at = self._started + PROGRESS_AFTER
+        self._drawn = False
+
+    def show(self, done: int, total: int) -> None:
+        """Says it, if it is time to."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return
+        on_terminal = sys.stderr.isatty()
+        self._next_at = now + (_TTY_EVERY if on_terminal else _LOG_EVERY)
+        line = _progress_line(self._what, done // self._unit, total // self._unit, now - self._started)
+        if on_terminal:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+            self._drawn = True
+        else:
+            note(line)
+
+    def clear(self) -> None:
+        """Takes the line away, so that another can be written."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._drawn = False
 
 
 def _progress_line(what: str, done: int, total: int | None, seconds: float) -> str:

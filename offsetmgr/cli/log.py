@@ -1,0 +1,23 @@
+"""``offsetmgr log``: Kafka's logs as they lie on disk. Only puts together the commands, each of a module of its own.
+
+A new command: a module ``log_NAME.py`` with its own ``app = typer.Typer()``, named in `PARTS`, in the order of the
+help; the text of `offsetmgr.cli.app.REGISTRY` names it too. What is heavy is imported inside the command.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from offsetmgr.cli import log_dump
+
+PARTS: Final = (log_dump.app,)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Kafka's logs on disk, without a broker: segment files, and the folders that hold them.",
+)
+for part in PARTS:
+    app.add_typer(part)

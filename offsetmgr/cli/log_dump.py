@@ -1,0 +1,312 @@
+"""``offsetmgr log dump``: the messages in log files, with keys and values decoded where we know their format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.log_values import Decode, Decoder, line, raw
+from offsetmgr.cli.options import Format, Topics
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_varied
+from offsetmgr.cli.scenario import parse_datetime
+from offsetmgr.errors import FileFailure, OffsetMgrError
+
+if TYPE_CHECKING:
+    from offsetmgr.model import TopicPartition
+    from offsetmgr.segments.messages import Message, Wanted
+    from offsetmgr.segments.segment import Segment
+
+app = typer.Typer()
+
+MESSAGES: Final = (
+    Column("topic", optional=True),
+    Column("partition", right=True, optional=True),
+    Column("offset", right=True),
+    Column("timestamp", time=True),
+    Column("timestamp_type", detail=True),
+    Column("key"),
+    Column("value"),
+    Column("headers", optional=True),
+    Column("control", optional=True),
+    Column("transactional", detail=True),
+    Column("producer_id", right=True, optional=True),
+    Column("producer_epoch", right=True, detail=True),
+    Column("sequence", right=True, detail=True),
+    Column("leader_epoch", right=True, detail=True),
+    Column("magic", right=True, detail=True),
+    Column("codec", detail=True),
+)
+
+ENTRIES: Final = (
+    Column("file"),
+    Column("position", right=True),
+    Column("size", right=True),
+    Column("magic", right=True),
+    Column("base_offset", right=True),
+    Column("last_offset", right=True),
+    Column("records", right=True),
+    Column("codec"),
+    Column("base_timestamp", time=True, detail=True),
+    Column("largest_timestamp", time=True, title="LARGEST TIME"),
+    Column("timestamp_type", detail=True),
+    Column("leader_epoch", right=True, optional=True),
+    Column("producer_id", right=True, optional=True),
+    Column("producer_epoch", right=True, optional=True, title="EPOCH"),
+    Column("base_sequence", right=True, optional=True, title="SEQUENCE"),
+    Column("transactional"),
+    Column("control"),
+    Column("delete_horizon", detail=True),
+    Column("crc", right=True, detail=True),
+)
+
+
+class Isolation(StrEnum):
+    """Kafka's ``isolation.level``."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class Log(NamedTuple):
+    """What is dumped as one: segments of one partition, which is None where no folder tells it."""
+
+    partition: TopicPartition | None
+    segments: tuple[Segment, ...]
+
+
+Told = Callable[[OffsetMgrError], None]
+
+
+class Failures:
+    """Says errors when they are met, since there may be as many of them as rows."""
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def __call__(self, error: OffsetMgrError) -> None:
+        self.any = True
+        told([error])
+
+
+@app.command("dump")
+def dump(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="A segment (.log), a partition's folder, or a broker's log directory."),
+    ],
+    topic: Topics = None,
+    from_offset: Annotated[
+        int | None,
+        typer.Option("--offset", metavar="N", min=0, help="From this offset on.", show_default=False),
+    ] = None,
+    to_offset: Annotated[
+        int | None,
+        typer.Option("--to-offset", metavar="N", min=0, help="Up to before this offset.", show_default=False),
+    ] = None,
+    from_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--from-datetime",
+            metavar="YYYY-MM-DDTHH:mm:SS.sss",
+            help="From this time on; UTC without a zone.",
+            show_default=False,
+        ),
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Up to before this time.", show_default=False
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option("--max-messages", metavar="N", min=1, help="No more than so many rows.", show_default=False),
+    ] = None,
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation-level", help="Whether messages of open and aborted transactions are left out."),
+    ] = Isolation.READ_UNCOMMITTED,
+    decode: Annotated[
+        Decode,
+        typer.Option(
+            "--decode",
+            help="Offsets as what they say: auto, where they are known to be some; offsets, everywhere; raw, nowhere.",
+        ),
+    ] = Decode.AUTO,
+    controls: Annotated[bool, typer.Option("--controls", help="Control records too, which are no messages.")] = False,
+    entries: Annotated[
+        bool, typer.Option("--entries", help="A row for each entry of the files instead: batches, and older messages.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--max-batch-bytes",
+            metavar="N",
+            min=1,
+            help="What a batch may swell to (128 MiB).",
+            show_default=False,
+        ),
+    ] = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """The messages in log files, in every format since Kafka 0.8, as they lie on disk.
+
+    Nothing is written, and no broker is needed; the files of a running one can be read as well. What is damaged is
+    said, and the rest is shown. Tables cut long keys and values; --format json and csv have them whole.
+    """
+    from offsetmgr.segments.compression import LIMIT
+    from offsetmgr.segments.messages import Wanted
+
+    wanted = Wanted(
+        first=from_offset or 0,
+        end=to_offset,
+        since=None if from_datetime is None else parse_datetime(from_datetime, "--from-datetime"),
+        until=None if to_datetime is None else parse_datetime(to_datetime),
+        committed=isolation is Isolation.READ_COMMITTED,
+        controls=controls,
+        limit=limit or LIMIT,
+    )
+    failed = Failures()
+    logs = _logs(paths, topic or [], failed)
+    if entries:
+        count = write_rows(ENTRIES, _limited(_entry_rows(logs, wanted, failed), most), output)
+    else:
+        shown = output is OutputFormat.TABLE
+        rows = _limited(_message_rows(logs, wanted, decode, failed, shown), most)
+        count = write_rows(MESSAGES, rows, output) if shown else write_varied(MESSAGES, rows, output)
+    if failed.any:
+        raise typer.Exit(FAILED)
+    if not count:
+        note("there are no such messages" if not entries else "there are no entries")
+
+
+def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
+    """What the arguments name. One that cannot be read hides no other."""
+    from offsetmgr.operations.selection import TopicSelection
+
+    chosen = TopicSelection.parse(topics)
+    for path in paths:
+        try:
+            yield from _logs_at(path, chosen, failed)
+        except OffsetMgrError as error:
+            failed(error)
+
+
+def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
+    from offsetmgr.segments.partition import partition_of, partitions_in, segments_in
+    from offsetmgr.segments.segment import Segment
+
+    if not path.exists():
+        raise FileFailure(f"cannot read {path}", "there is no such file or folder")
+    if path.is_file():
+        yield Log(_named_by(path.parent), (Segment.of(path),))
+        return
+    folders = list(partitions_in(path))
+    if not folders:
+        partition = partition_of(path)
+        if chosen.matches(partition):
+            yield Log(partition, segments_in(path))
+        return
+    for folder in folders:
+        partition = partition_of(folder)
+        if chosen.matches(partition):
+            try:
+                yield Log(partition, segments_in(folder))
+            except OffsetMgrError as error:
+                failed(error)
+
+
+def _named_by(folder: Path) -> TopicPartition | None:
+    """The partition of a file's folder; a file may also have been copied elsewhere."""
+    from offsetmgr.segments.partition import partition_of
+
+    try:
+        return partition_of(folder)
+    except OffsetMgrError:
+        return None
+
+
+def _limited(rows: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[tuple[Any, ...]]:
+    from itertools import islice
+
+    return rows if most is None else islice(rows, most)
+
+
+def _message_rows(
+    logs: Iterator[Log], wanted: Wanted, decode: Decode, failed: Told, shown: bool
+) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.segments.messages import messages
+
+    for partition, segments in logs:
+        decoder = Decoder(decode, partition.topic if partition else None)
+        for message in messages(segments, wanted, failed):
+            yield _message_row(message, partition, decoder, shown)
+
+
+def _message_row(message: Message, partition: TopicPartition | None, decoder: Decoder, shown: bool) -> tuple[Any, ...]:
+    from offsetmgr.segments.compression import CODEC_NAMES
+    from offsetmgr.segments.transactions import marker_of
+
+    record, _, header, sequence = message
+    key, value = (raw(record.key), raw(record.value)) if header.control else decoder.json(record)
+    headers: Any = [[name, raw(content)] for name, content in record.headers]
+    if shown:
+        key, value = line(key), line(value)
+        headers = " ".join(f"{name}={line(content)}" for name, content in headers) or None
+    time_type = None if record.timestamp is None else ("append" if record.log_append_time else "create")
+    return (
+        partition.topic if partition else None,
+        partition.partition if partition else None,
+        record.offset,
+        record.timestamp,
+        time_type,
+        key,
+        value,
+        headers,
+        marker_of(record).name if header.control else None,
+        header.transactional,
+        header.producer_id,
+        header.producer_epoch,
+        sequence,
+        header.leader_epoch,
+        header.magic,
+        CODEC_NAMES[header.codec],
+    )
+
+
+def _entry_rows(logs: Iterator[Log], wanted: Wanted, failed: Told) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.segments.compression import CODEC_NAMES
+    from offsetmgr.segments.messages import entries_of
+
+    for _, segments in logs:
+        for segment in segments:
+            for entry in entries_of(segment, wanted, failed):
+                header = entry.header()
+                if header.last_offset < wanted.first or (wanted.end is not None and entry.offset >= wanted.end):
+                    continue
+                yield (
+                    str(segment.log),
+                    entry.position,
+                    len(entry.data),
+                    header.magic,
+                    header.base_offset,
+                    header.last_offset,
+                    header.record_count,
+                    CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else f"codec-{header.codec}",
+                    header.base_timestamp,
+                    header.largest_timestamp,
+                    None if header.largest_timestamp is None else ("append" if header.log_append_time else "create"),
+                    header.leader_epoch,
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.transactional,
+                    header.control,
+                    header.delete_horizon,
+                    header.crc,
+                )

@@ -1,0 +1,127 @@
+"""Keys and values of records as people and programs see them; pure.
+
+Programs get JSON: text as a string, other bytes as ``{"hex": "..."}``, null as null, and as an object what we know the
+format of. People get one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.records.base import GroupKey, Key, OffsetKey, RecordFormat, UnknownKey
+from offsetmgr.records.choose import FORMATS, format_of
+from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
+from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.segments.batches import Record
+
+KAFKA_OFFSETS: Final = "__consumer_offsets"
+SHOWN: Final = 120
+"""Characters of a key or value that a table shows."""
+
+Json: TypeAlias = Any
+
+
+class Decode(StrEnum):
+    """What ``--decode`` takes."""
+
+    AUTO = "auto"
+    OFFSETS = "offsets"
+    RAW = "raw"
+
+
+class Decoder:
+    """Keys and values of one partition. ``auto`` takes ``__consumer_offsets`` for Kafka's offsets, and everywhere keys
+    of the offset manager's own form for what they are."""
+
+    def __init__(self, decode: Decode, topic: str | None) -> None:
+        self._decode = decode
+        self._kafka = decode is Decode.OFFSETS or topic == KAFKA_OFFSETS
+        self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
+
+    def json(self, record: Record) -> tuple[Json, Json]:
+        """A record's key and value, as programs get them."""
+        known = self._format(record.key)
+        if known is None or record.key is None:
+            return raw(record.key), raw(record.value)
+        try:
+            key = known.decode_key(record.key)
+        except OffsetMgrError as error:
+            return raw(record.key) if self._decode is Decode.AUTO else _failed(record.key, error), raw(record.value)
+        return _key(key), _value(known, key, record.value)
+
+    def _format(self, key: bytes | None) -> RecordFormat | None:
+        name = None if key is None or self._decode is Decode.RAW else format_of(key)
+        if name is None or (name == KafkaFormat.name and not self._kafka):
+            return None
+        return self._formats[name]
+
+
+def raw(data: bytes | None) -> Json:
+    """Bytes of which no more is known."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
+
+
+def line(value: Json) -> str | None:
+    """The same for people, cut where it is long."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else _fields(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
+
+
+def _fields(value: Json) -> str:
+    if isinstance(value, Mapping):
+        if set(value) == {"hex"}:
+            return f"0x{value['hex']}"
+        return " ".join(f"{name}={_plain(field)}" for name, field in value.items() if field not in (None, ""))
+    return _plain(value)
+
+
+def _plain(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: Key) -> Json:
+    if isinstance(key, OffsetKey):
+        return {"type": "offset", **key._asdict()}
+    if isinstance(key, GroupKey):
+        return {"type": "group", "group": key.group}
+    return {"type": KEY_NAMES.get(key.version, "unknown"), "version": key.version}
+
+
+def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
+    if value is None or isinstance(key, UnknownKey):
+        return raw(value)
+    try:
+        if isinstance(key, OffsetKey):
+            found = known.decode_value(value)._asdict()
+            found["topic_id"] = None if found["topic_id"] is None else str(found["topic_id"])
+            return found
+        if known.name != KafkaFormat.name:
+            return known.decode_group(value)._asdict()
+        group = decode_group_metadata(value)._asdict()
+        group["members"] = [
+            {
+                **member._asdict(),
+                "subscription": {"hex": member.subscription.hex()},
+                "assignment": {"hex": member.assignment.hex()},
+            }
+            for member in group["members"]
+        ]
+    except OffsetMgrError as error:
+        return _failed(value, error)
+    return group
+
+
+def _failed(data: bytes, error: OffsetMgrError) -> Json:
+    """What has a known format's key and breaks the format is shown as it is, with the reason."""
+    return {"hex": data.hex(), "error": str(error)}

@@ -1,0 +1,146 @@
+"""The messages of some segments, one by one, as far as they are asked for.
+
+A damaged entry hides no other: it is told, and reading goes on behind it. Where not even its size is one, the rest of
+its file cannot be read, and that is told too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import OffsetMgrError, Unreadable
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.compression import LIMIT
+from offsetmgr.segments.entries import LARGEST, Entry, EntryHeader
+from offsetmgr.segments.segment import Segment
+from offsetmgr.segments.transactions import Transactions
+
+_SEQUENCES: Final = 2**31
+"""Sequence numbers begin again at 0 behind the largest int."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages: from an offset to before another, from a time (milliseconds since 1970) to before another; a
+    message without a time is left out where a time is asked for.
+
+    ``committed`` leaves out what readers of committed messages do not see. ``controls`` adds control records, which
+    are no messages. ``limit`` is how many bytes an entry may become when decompressed, ``largest`` how many it may be.
+    """
+
+    first: int = 0
+    end: int | None = None
+    since: int | None = None
+    until: int | None = None
+    committed: bool = False
+    controls: bool = False
+    limit: int = LIMIT
+    largest: int = LARGEST
+
+    def has(self, record: Record) -> bool:
+        """Whether a record is within the bounds."""
+        if record.offset < self.first or (self.end is not None and record.offset >= self.end):
+            return False
+        if self.since is None and self.until is None:
+            return True
+        time = record.timestamp
+        return time is not None and (self.since or 0) <= time and (self.until is None or time < self.until)
+
+
+class Message(NamedTuple):
+    """A record, and the entry in which it lies; ``sequence`` is its number among its producer's."""
+
+    record: Record
+    entry: Entry
+    header: EntryHeader
+    sequence: int | None
+
+
+Told = Callable[[OffsetMgrError], None]
+"""What is done with the error of one entry, or of the rest of a file."""
+
+
+def entries_of(segment: Segment, wanted: Wanted, told: Told) -> Iterator[Entry]:
+    """A segment's entries from the one on that holds the first offset, undamaged ones only."""
+    try:
+        start = segment.position_before(wanted.first) if wanted.first > segment.base_offset else 0
+        with segment.walk(start, largest=wanted.largest) as walk:
+            for entry in walk:
+                try:
+                    intact = entry.intact()
+                except OffsetMgrError as error:
+                    told(_placed(segment, entry, error))
+                    continue
+                if intact:
+                    yield entry
+                else:
+                    why = "its checksum is not that of its bytes (CORRUPT_MESSAGE)"
+                    told(_placed(segment, entry, Unreadable(f"entry at offset {entry.offset}", why)))
+            if walk.left:
+                told(
+                    Unreadable(
+                        f"{segment.log}, position {walk.position}", f"{walk.left:,} bytes at the end are no whole entry"
+                    )
+                )
+    except OffsetMgrError as error:
+        told(error)
+
+
+def messages(segments: Sequence[Segment], wanted: Wanted, told: Told) -> Iterator[Message]:
+    """The messages that are wanted, in the order of the log. Errors go to ``told``: none is raised."""
+    transactions = _transactions(segments, wanted) if wanted.committed else None
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        if following is not None and following.base_offset <= wanted.first:
+            continue
+        if wanted.end is not None and segment.base_offset >= wanted.end:
+            return
+        for entry in entries_of(segment, wanted, told):
+            if wanted.end is not None and entry.magic == 2 and entry.offset >= wanted.end:
+                return
+            try:
+                yield from _of(entry, wanted, transactions)
+            except OffsetMgrError as error:
+                told(_placed(segment, entry, error))
+
+
+def _of(entry: Entry, wanted: Wanted, transactions: Transactions | None) -> Iterator[Message]:
+    header = entry.header()
+    if header.last_offset < wanted.first:
+        return
+    newest = header.largest_timestamp
+    if wanted.since is not None and newest is not None and newest < wanted.since:
+        return
+    batch = entry.batch(wanted.first, controls=wanted.controls, limit=wanted.limit)
+    if transactions is not None and not batch.control and not transactions.committed(batch):
+        return
+    for record in batch.records:
+        if wanted.has(record):
+            yield Message(record, entry, header, _sequence(header, record))
+
+
+def _sequence(header: EntryHeader, record: Record) -> int | None:
+    if header.base_sequence is None or header.base_offset is None:
+        return None
+    return (header.base_sequence + record.offset - header.base_offset) % _SEQUENCES
+
+
+def _transactions(segments: Sequence[Segment], wanted: Wanted) -> Transactions:
+    """Of the whole log, since a transaction may begin before the first offset, and end behind the last.
+
+    What is damaged is left out here: it is told when its messages are read.
+    """
+    found = Transactions()
+    for segment in segments:
+        for entry in entries_of(segment, Wanted(largest=wanted.largest), lambda _error: None):
+            try:
+                found.add(entry)
+            except OffsetMgrError:
+                continue
+    return found
+
+
+def _placed(segment: Segment, entry: Entry, error: OffsetMgrError) -> OffsetMgrError:
+    """The same error, with where it was found."""
+    return type(error)(f"{segment.log}, position {entry.position}", str(error), error.hint)

@@ -1,0 +1,118 @@
+"""Which messages of a log a reader of committed messages sees (``isolation.level=read_committed``, KIP-98).
+
+A log tells by its markers: a producer's messages up to an abort are not to be read, and nothing from the first message
+on whose transaction is still open (the last stable offset). Both are known only when the whole log has been walked, so
+it is walked once for its headers before its messages are read.
+
+Where the beginning of a transaction lies before what is walked, it counts from the first message seen. Brokers keep the
+same beside each segment (``.txnindex``): see `Segment.aborted_index`.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import Unreadable
+from offsetmgr.segments.batches import Batch, Record
+from offsetmgr.segments.entries import Entry
+from offsetmgr.segments.indexes import AbortedTransaction
+
+ABORT: Final = 0
+COMMIT: Final = 1
+MARKER_NAMES: Final = (
+    "abort",
+    "commit",
+    "leader-change",
+    "snapshot-header",
+    "snapshot-footer",
+    "kraft-version",
+    "kraft-voters",
+)
+"""What control records say, by the number in their key; from the third on only KRaft's metadata log has them."""
+_KEY: Final = struct.Struct(">hh")
+_VALUE: Final = struct.Struct(">hi")
+
+
+class Marker(NamedTuple):
+    """A control record. ``kind`` is a number of `MARKER_NAMES`, or a later one; ``coordinator_epoch`` is known of the
+    ends of transactions only."""
+
+    kind: int
+    coordinator_epoch: int | None
+
+    @property
+    def name(self) -> str:
+        return MARKER_NAMES[self.kind] if self.kind < len(MARKER_NAMES) else f"control-{self.kind}"
+
+
+class Transactions:
+    """What is known of the transactions of a log, entry by entry in the log's order."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        self._aborted: dict[int, list[AbortedTransaction]] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Takes the next entry into account. Raises `Unreadable` and `UnknownVersion` for a marker that is damaged;
+        other entries are not looked into."""
+        if entry.magic < 2:
+            return
+        header = entry.header()
+        producer = header.producer_id
+        if not header.transactional or producer is None:
+            return
+        if not header.control:
+            self._open.setdefault(producer, entry.offset)
+            return
+        for record in entry.batch(controls=True).records:
+            first = self._open.pop(producer, None)
+            if first is not None and marker_of(record).kind == ABORT:
+                self._aborted.setdefault(producer, []).append(AbortedTransaction(producer, first, record.offset))
+
+    def add_all(self, entries: Iterable[Entry]) -> None:
+        """Takes entries into account in their order. Raises as `add`."""
+        for entry in entries:
+            self.add(entry)
+
+    @property
+    def open(self) -> dict[int, int]:
+        """Producer id -> the first offset of its transaction that has not ended."""
+        return dict(self._open)
+
+    @property
+    def aborted(self) -> list[AbortedTransaction]:
+        """By the offsets of their markers, as brokers list them."""
+        found = [one for several in self._aborted.values() for one in several]
+        return sorted(found, key=lambda one: one.last_offset)
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """Where readers of committed messages stop: the first offset of an open transaction; None without one."""
+        return min(self._open.values(), default=None)
+
+    def committed(self, batch: Batch) -> bool:
+        """Whether a reader of committed messages sees this batch's messages."""
+        stable = self.last_stable_offset
+        if batch.control or (stable is not None and batch.base_offset >= stable):
+            return False
+        if not batch.transactional or batch.producer_id is None:
+            return True
+        aborted = self._aborted.get(batch.producer_id, [])
+        at = bisect_right(aborted, batch.base_offset, key=lambda one: one.first_offset)
+        return not at or aborted[at - 1].last_offset < batch.base_offset
+
+
+def marker_of(record: Record) -> Marker:
+    """What a control record says. Raises `Unreadable`."""
+    what = f"control record at offset {record.offset}"
+    try:
+        _, kind = _KEY.unpack_from(record.key or b"")
+        epoch = _VALUE.unpack_from(record.value or b"")[1] if kind in (ABORT, COMMIT) else None
+    except struct.error as error:
+        raise Unreadable(what, f"it breaks Kafka's format: {error}") from error
+    if kind < 0:
+        raise Unreadable(what, f"it is of kind {kind}")
+    return Marker(kind, epoch)
