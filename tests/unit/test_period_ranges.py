@@ -80,7 +80,7 @@ TIMES = st.lists(st.one_of(st.integers(95, 155), st.just(FAR)), max_size=40)
 def test_every_record_is_accounted_for_once(
     times: list[int], growth: list[int], lateness: int, sure_after: int
 ) -> None:
-    """Five periods over a log that grows between their scans; an oracle that knows no offsets says what each record is."""
+    """Six periods over a log that grows between their scans; an oracle that knows no offsets judges each record."""
     ends = [min(sum(growth[: n + 1]), len(times)) for n in range(6)]
     ends[-1] = len(times)
     seen = Counter[int]()
