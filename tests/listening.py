@@ -151,8 +151,9 @@ class Listening(LoopThread):
         authentication: Authentication | None = None,
         fallback: Fallback | None = None,
         tls: ssl.SSLContext | None = None,
+        hold_time: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(hold_time=hold_time)
         self.backend = backend or MemoryBackend()
         self._cluster = cluster
         self._limits = limits
