@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from offsetmgr.cli.errors import FAILED, told
-from offsetmgr.cli.log_values import Decode, Decoder, line, raw
+from offsetmgr.cli.log_values import Decode, Decoder, control_value, line, raw
 from offsetmgr.cli.options import Format, Topics
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_varied
 from offsetmgr.cli.scenario import parse_datetime
-from offsetmgr.errors import FileFailure, OffsetMgrError
+from offsetmgr.errors import FileFailure, OffsetMgrError, Unreadable
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
@@ -198,7 +198,7 @@ def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
 
 
 def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
-    from offsetmgr.segments.partition import partition_of, partitions_in, segments_in
+    from offsetmgr.segments.partition import is_named_as_one, partition_of, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
     if not path.exists():
@@ -207,6 +207,8 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
         yield Log(_named_by(path.parent), (Segment.of(path),))
         return
     folders = list(partitions_in(path))
+    if not folders and not is_named_as_one(path):
+        raise Unreadable(str(path), "it has no folder of a partition in it, and is none", "as in orders-0")
     if not folders:
         partition = partition_of(path)
         if chosen.matches(partition):
@@ -253,7 +255,8 @@ def _message_row(message: Message, partition: TopicPartition | None, decoder: De
     from offsetmgr.segments.transactions import marker_of
 
     record, _, header, sequence = message
-    key, value = (raw(record.key), raw(record.value)) if header.control else decoder.json(record)
+    marker = marker_of(record) if header.control else None
+    key, value = decoder.json(record) if marker is None else (None, control_value(record, marker))
     headers: Any = [[name, raw(content)] for name, content in record.headers]
     if shown:
         key, value = line(key), line(value)
@@ -268,7 +271,7 @@ def _message_row(message: Message, partition: TopicPartition | None, decoder: De
         key,
         value,
         headers,
-        marker_of(record).name if header.control else None,
+        None if marker is None else marker.name,
         header.transactional,
         header.producer_id,
         header.producer_epoch,

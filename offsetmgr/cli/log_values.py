@@ -17,9 +17,10 @@ from offsetmgr.records.choose import FORMATS, format_of
 from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
 from offsetmgr.records.kafka_group import decode_group_metadata
 from offsetmgr.segments.batches import Record
+from offsetmgr.segments.transactions import Marker
 
 KAFKA_OFFSETS: Final = "__consumer_offsets"
-SHOWN: Final = 120
+SHOWN: Final = 100
 """Characters of a key or value that a table shows."""
 
 Json: TypeAlias = Any
@@ -76,6 +77,13 @@ def line(value: Json) -> str | None:
         return None
     text = value if isinstance(value, str) else _fields(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
+
+
+def control_value(record: Record, marker: Marker) -> Json:
+    """What a control record says beside its kind."""
+    if marker.coordinator_epoch is not None:
+        return {"coordinator_epoch": marker.coordinator_epoch}
+    return None if record.value is None else {"hex": record.value.hex()}
 
 
 def _fields(value: Json) -> str:

@@ -130,16 +130,27 @@ def partition_of(folder: Path) -> TopicPartition:
     return TopicPartition(found["topic"], int(found["partition"]))
 
 
+def is_named_as_one(folder: Path) -> bool:
+    """Whether a folder has the name of a partition's, be it in use, set aside, or of Kafka 0.7."""
+    name = folder.resolve().name
+    return any(form.fullmatch(name) for form in (_FOLDER, _ODD, _OLD_FOLDER))
+
+
 def partitions_in(folder: Path) -> Iterator[Path]:
     """The folders of partitions in a broker's log dir, by topic and number; what a broker has set aside is left out.
 
-    Raises `FileFailure`.
+    Raises `FileFailure`, and `UnsupportedOperation` where there are only those of Kafka 0.7.
     """
     named = []
-    for path in _listing(folder):
+    paths = _listing(folder)
+    for path in paths:
         found = _FOLDER.fullmatch(path.name)
         if found and path.is_dir() and not _ODD.fullmatch(path.name):
             named.append((found["topic"], int(found["partition"]), path))
+    if not named:
+        for path in paths:
+            if path.is_dir() and _OLD_FOLDER.fullmatch(path.name):
+                _refuse_kafka_07(path)
     return (path for _, _, path in sorted(named))
 
 
@@ -148,7 +159,7 @@ def segments_in(folder: Path) -> tuple[Segment, ...]:
     files = _listing(folder)
     for file in files:
         if file.name.endswith(OLD_LOG):
-            _refuse_kafka_07(folder, folder.name)
+            _refuse_kafka_07(folder)
     segments = {segment.base_offset: segment for segment in _named(files, LOG)}
     swaps = _valid_swaps(files)
     if swaps:
@@ -167,7 +178,8 @@ def _valid_swaps(files: list[Path]) -> list[Segment]:
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:
-    return [Segment.of(file) for file in files if file.name.endswith(suffix) and len(file.name) == 20 + len(suffix)]
+    """A broker leaves aside what else lies in its folders."""
+    return [Segment.of(file) for file in files if file.name[20:] == suffix and file.name[:20].isdecimal()]
 
 
 def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
@@ -182,10 +194,12 @@ def _listing(folder: Path) -> list[Path]:
         raise FileFailure(f"cannot read {folder}", error.strerror or str(error)) from error
 
 
-def _refuse_kafka_07(folder: Path, name: str) -> None:
-    old = sorted(folder.glob(f"*{OLD_LOG}")) if folder.is_dir() else []
-    if old or _OLD_FOLDER.fullmatch(name):
-        why = f"it holds {old[0].name}" if old else "its name is TOPIC_N"
+def _refuse_kafka_07(folder: Path, name: str = "") -> None:
+    """By its files, or, where its name is given and it has no logs of later versions, by that."""
+    files = [file.name for file in _listing(folder)] if folder.is_dir() else []
+    old = [file for file in files if file.endswith(OLD_LOG)]
+    if old or (_OLD_FOLDER.fullmatch(name) and not any(file.endswith(LOG) for file in files)):
+        why = f"it holds {old[0]}" if old else "its name is TOPIC_N"
         raise UnsupportedOperation(
             str(folder),
             f"{why}: a log of Kafka 0.7, whose entries have a length of 4 bytes and no offset",
