@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.errors import Conflict, OffsetMgrError, UsageError
 from offsetmgr.manager import expiration
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.model import Committed, TopicPartition
@@ -29,6 +29,8 @@ from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
 from offsetmgr.stores.base import GroupOffsets
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
+_A_PROCESS: Final = 16 * 1024 * 1024
+"""Bytes for which a further process is worth its start: a quarter of a second of reading."""
 
 
 class Expiry(NamedTuple):
@@ -110,7 +112,7 @@ def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
 def saved_groups(
     sources: Sources, listener: Listener, *, processes: int = 1, expiry: Expiry | None = None
 ) -> Iterator[SavedGroup]:
-    """Every group that has offsets there, partition by partition; within one by name.
+    """Every group that has offsets there, partition by partition; within one by name. At most so many ``processes``.
 
     A group that lies in several partitions, since their number was raised, is given as it is in the one that its
     coordinator reads. Memory grows with the offsets of the partitions at hand, and with the names of all groups.
@@ -190,6 +192,7 @@ def _partitions(
     # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
     producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
+    processes = min(processes, 1 + total // _A_PROCESS)
 
     def told(done: int) -> None:
         listener.read(done, total)
@@ -287,10 +290,3 @@ class _Gathering:
 
 def _latest(group: SavedGroup) -> int:
     return max((saved.commit_timestamp for saved in group.offsets.values()), default=-1)
-
-
-def require_found(names: Sequence[str], seen: set[str], where: str) -> None:
-    """Raises `GroupNotFound` for a group named in full that no folder holds."""
-    for name in names:
-        if name not in seen:
-            raise GroupNotFound(f"group {name!r}", f"has no committed offsets in {where}")

@@ -1,0 +1,282 @@
+"""``offsetmgr log offsets``: committed offsets out of the folders of a cluster that does not run any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.options import (
+    AllowRewind,
+    BeforeImage,
+    Connect,
+    Execute,
+    Format,
+    Groups,
+    Topics,
+    Yes,
+    connected,
+)
+from offsetmgr.cli.render import Column, Meter, OutputFormat, count_of, note, write_rows
+from offsetmgr.errors import OffsetMgrError, UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.model import TopicPartition
+    from offsetmgr.operations.saved import Expiry, Sources
+    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.segments.committed import SavedGroup
+    from offsetmgr.stores.base import GroupOffsets
+    from offsetmgr.stores.uri import StoreUri
+
+app = typer.Typer()
+
+_ROWS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("state", detail=True),
+    Column("offset", right=True),
+    Column("metadata", optional=True),
+    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
+    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
+    Column("expire_timestamp", optional=True, title="EXPIRES-AT", time=True),
+    Column("log_offset", right=True, detail=True),
+)
+_MIB: Final = 1024 * 1024
+_MINUTE_MS: Final = 60_000
+_RETENTION: Final = 7 * 24 * 60
+"""Minutes: the broker's default since 2.0."""
+
+Dirs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' folders in them.", show_default=False
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="URI",
+        help="Where the offsets go: a new file:PATH (.avro, .csv, .zk, .json), written at once; or a store.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("offsets")
+@connected
+def offsets(
+    connect: Connect,
+    dirs: Dirs,
+    to: To = None,
+    group: Groups = None,
+    topic: Topics = None,
+    offsets_topic: Annotated[
+        str,
+        typer.Option("--offsets-topic", metavar="NAME", help="The topic of offsets; an offset manager's, for example."),
+    ] = "__consumer_offsets",
+    expired_at: Annotated[
+        str | None,
+        typer.Option(
+            "--expired-at",
+            metavar="TIME",
+            help="Leave out what a broker would have expired by then (YYYY-MM-DDTHH:mm:SS, UTC).",
+            show_default=False,
+        ),
+    ] = None,
+    retention_minutes: Annotated[
+        int,
+        typer.Option(
+            "--retention-minutes",
+            metavar="N",
+            min=1,
+            help="With --expired-at: the cluster's offsets.retention.minutes.",
+        ),
+    ] = _RETENTION,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="Partitions read at a time (as many as processors).",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    allow_rewind: AllowRewind = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Save committed offsets from the disks of a lost cluster: the latest of each group, read without a broker.
+
+    Without --to they are shown. Of several brokers' replicas the one that goes farthest is read. A damaged tail is cut
+    as a broker's recovery would; damage elsewhere is an error of that partition, the others go on, and the exit code
+    is 1. Offsets of transactions that nobody ended are left out.
+    """
+    from offsetmgr.cli.scenario import parse_datetime
+    from offsetmgr.operations.saved import Expiry, find
+    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.segments.parallel import processors
+    from offsetmgr.stores.uri import parse_uri
+
+    flags = connect.flags
+    if flags.store or flags.bootstrap_server or flags.zookeeper:
+        raise UsageError("log offsets", "reads no server", "name where the offsets go with --to URI")
+    target = None if to is None else parse_uri(to)
+    missing = next((folder for folder in dirs if not folder.is_dir()), None)
+    if missing is not None:
+        raise UsageError(f"folder {missing}", "is a file" if missing.exists() else "does not exist")
+    expiry = None
+    if expired_at is not None:
+        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_minutes * _MINUTE_MS)
+    sources = find(dirs, offsets_topic)
+    saved = _Saved(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
+    failed = 0
+    if target is None:
+        write_rows(_ROWS, saved.rows(), output)
+    elif target.kind == "file":
+        _write_file(target, saved, overwrite=overwrite)
+    else:
+        from offsetmgr.cli.editing import Edit
+        from offsetmgr.operations.edits import propose_import
+
+        store = connect.store(to)
+        edit = Edit(
+            "log offsets",
+            connect,
+            store,
+            connect.directory(to),
+            execute=execute,
+            yes=yes,
+            output=output,
+            image=before_image,
+        )
+        failed = edit.run(propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind))
+    if saved.finish() or failed:
+        raise typer.Exit(FAILED)
+
+
+def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
+    """A snapshot, as ``offsets export`` writes it. What could not be read is in it where its format can say so."""
+    from importlib.metadata import version
+
+    from offsetmgr.formats.base import SnapshotHeader
+    from offsetmgr.formats.choose import by_name, format_name
+    from offsetmgr.operations.saved import cluster_id
+    from offsetmgr.stores.snapshot import write_snapshot
+
+    name = format_name(target.address, target.options.get("format"))
+    group = target.options.get("group")
+    source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
+    header = SnapshotHeader.new(
+        f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {version('offsetmgr')}"
+    )
+    keeps = by_name(name, group).carries.errors
+    done = write_snapshot(
+        target.address,
+        header,
+        saved.offsets(errors=keeps),
+        format=name,
+        group=group,
+        overwrite=overwrite,
+        keep_errors=keeps,
+    )
+    note(f"saved {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {target.address}")
+    for lost in done.lost:
+        note(f"not in the file, which cannot carry it: {lost}")
+
+
+class _Saved:
+    """What is read, with what is said of it meanwhile. A `Listener`."""
+
+    def __init__(
+        self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
+    ) -> None:
+        self.sources = sources
+        self._names = groups
+        self._topics = topics
+        self._processes = processes
+        self._expiry = expiry
+        self._failed = False
+        self._seen: set[str] = set()
+        self._meter = Meter("reading MiB", _MIB)
+
+    def groups(self) -> Iterator[SavedGroup]:
+        """The groups that are meant, with what is meant of them; what cannot be read is said as well."""
+        from offsetmgr.operations.saved import saved_groups
+        from offsetmgr.operations.selection import matching_groups
+
+        found = saved_groups(self.sources, self, processes=self._processes, expiry=self._expiry)
+        for one in found:
+            if self._names and not matching_groups(self._names, [one.group]):
+                continue
+            group = self._meant(one)
+            for tp, error in group.errors.items():
+                self.error(OffsetMgrError(f"group {group.group}, {tp}", str(error), error.hint))
+            if group.offsets or group.errors:
+                self._seen.add(group.group)
+                yield group
+        self._meter.clear()
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        for group in self.groups():
+            name = group.group
+            for tp, one in group.offsets.items():
+                offset, metadata, epoch, committed, expires, at = one
+                yield (name, tp[0], tp[1], "committed", offset, metadata, epoch, committed, expires, at)
+
+    def offsets(self, *, errors: bool = True) -> Iterator[GroupOffsets]:
+        """The groups as stores take them; without ``errors``, what cannot be read is only said."""
+        from offsetmgr.operations.saved import group_offsets
+
+        for group in self.groups():
+            if errors or group.offsets:
+                found = group_offsets(group)
+                yield found if errors else replace(found, errors={})
+
+    def finish(self) -> int:
+        """Says what was looked for and is not there; the exit code."""
+        from offsetmgr.errors import GroupNotFound
+        from offsetmgr.operations.selection import literal_of
+
+        where = ", ".join(map(str, self.sources.log_dirs))
+        for name in self._names:
+            literal = literal_of(name)
+            if literal is not None and literal not in self._seen:
+                self.error(GroupNotFound(f"group {literal!r}", f"has no committed offsets in {where}"))
+        if not self._seen and not self._failed:
+            note(f"no committed offsets in {where}")
+        return FAILED if self._failed else 0
+
+    def _meant(self, group: SavedGroup) -> SavedGroup:
+        if not self._topics.patterns:
+            return group
+
+        def meant(tp: TopicPartition) -> bool:
+            return self._topics.matches(tp)
+
+        offsets = {tp: one for tp, one in group.offsets.items() if meant(tp)}
+        return replace(group, offsets=offsets, errors={tp: e for tp, e in group.errors.items() if meant(tp)})
+
+    # --- Listener ----------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        self._meter.clear()
+        note(text)
+
+    def error(self, error: OffsetMgrError) -> None:
+        """Said at once: whoever is asked whether to go on should know."""
+        self._meter.clear()
+        self._failed = True
+        told([error])
+
+    def read(self, done: int, total: int) -> None:
+        self._meter.show(done, total)
