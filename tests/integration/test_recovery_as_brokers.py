@@ -1,0 +1,244 @@
+"""Segments damaged at random and recovered by a real broker: what we call sound is what it keeps, and what we have
+cut it takes as it is."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from offsetmgr.errors import Conflict, SandboxError
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.segments.recovery import Examined, Outcome, examine
+from offsetmgr.segments.repair import cut_in_place, cut_of, look
+from offsetmgr.segments.segment import Segment
+from offsetmgr.segments.standing import Use, alone, standing
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+ROUNDS = 14
+ZOOKEEPERS = {"v0": ("0.9.0", 4), "v1": ("0.10.2", 4), "v2": ("2.8", 5)}
+"""Topic -> message.format.version, and how many of the codecs it may have. Brokers of 2.8 write the old ones, too."""
+KRAFTS = {"v2": ("", 5)}
+SHARES = {"v0": 1, "v1": 1, "v2": 4}
+PARTITIONS = 120 if SOAK else 14
+"""Of each topic, times its share; half of them in each of the broker's two log directories."""
+
+
+def produce(bootstrap: str, partitions: dict[str, int], codecs: dict[str, int], chance: random.Random) -> None:
+    """Batches of 1 to 9 messages, compressed by a codec of the partition's."""
+    producers = {
+        codec: Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 0}) for codec in NAMES
+    }
+    for _ in range(ROUNDS):
+        for topic, number in partitions.items():
+            for partition in range(number):
+                producer = producers[NAMES[partition % codecs[topic]]]
+                for n in range(chance.randint(1, 9)):
+                    value = chance.randbytes(chance.randint(0, 120)) + b"." * chance.randint(0, 400)
+                    key = None if n % 5 == 4 else b"k%d" % chance.randrange(99)
+                    producer.produce(topic, key=key, value=value, partition=partition)
+        for producer in producers.values():
+            assert producer.flush(60) == 0
+
+
+def entries(data: bytes) -> list[int]:
+    """Where each entry of a sound log begins."""
+    found, at = [], 0
+    while at < len(data):
+        found.append(at)
+        at += 12 + struct.unpack_from(">i", data, at + 8)[0]
+    return found
+
+
+def damage(data: bytes, chance: random.Random) -> tuple[str, bytes]:
+    """What was done, and what comes of it."""
+    size = len(data)
+    somewhere = chance.randrange(size)
+    more = chance.randint(1, 9000)
+    out = bytearray(data)
+    kind = chance.choice(["cut", "flip", "flips", "zeros", "junk", "hole", "torn", "old", "size", "offset", "version"])
+    if kind == "cut":
+        return f"cut at {somewhere}", data[:somewhere]
+    if kind in ("flip", "flips"):
+        bits = [chance.randrange(8 * size) for _ in range(1 if kind == "flip" else chance.randint(2, 5))]
+        for bit in bits:
+            out[bit // 8] ^= 1 << bit % 8
+        return f"bits {bits} flipped", bytes(out)
+    if kind == "zeros":
+        return f"{more} zero bytes added", data + bytes(more)
+    if kind == "junk":
+        return f"{more} random bytes added", data + chance.randbytes(more)
+    if kind == "hole":
+        out[somewhere : somewhere + 512] = bytes(len(out[somewhere : somewhere + 512]))
+        return f"512 zero bytes from {somewhere} on", bytes(out)
+    if kind == "torn":
+        return f"cut at {somewhere}, {more} random bytes added", data[:somewhere] + chance.randbytes(more)
+    if kind == "old":
+        return f"the first {somewhere} bytes added again", data + data[:somewhere]
+    entry = chance.choice(entries(data))
+    if kind == "size":
+        claimed = chance.choice([0, 13, 14, 48, 49, 2**31 - 1, -1, size, chance.randrange(2**31)])
+        out[entry + 8 : entry + 12] = struct.pack(">i", claimed)
+        return f"the entry at {entry} claims {claimed} bytes", bytes(out)
+    if kind == "offset":
+        bit = chance.randrange(31)
+        out[entry + 7 - bit // 8] ^= 1 << bit % 8
+        return f"bit {bit} of the offset at {entry} flipped", bytes(out)
+    out[entry + 16] = chance.randrange(256)
+    return f"version {out[entry + 16]} at {entry}", bytes(out)
+
+
+@dataclass
+class Damaged:
+    """One partition's newest segment, what was done to it, and what is to be left of it."""
+
+    topic: str
+    partition: int
+    file: Path
+    how: str
+    found: Examined
+    size: int
+    end: int
+
+
+def damaged(folder: Path, chance: random.Random) -> tuple[Path, str, Examined]:
+    """Damages the newest segment of a partition, so that the broker starts: with an offset that cannot be the segment's
+    it may not (`Outcome.UNKNOWN`)."""
+    file = max(folder.glob("*.log"))
+    data = file.read_bytes()
+    while True:
+        how, content = damage(data, chance)
+        found = examine(io.BytesIO(content), int(file.stem), str(file))
+        if found.outcome is not Outcome.UNKNOWN:
+            file.write_bytes(content)
+            return file, how, found
+
+
+def partition_of(folder: Path) -> tuple[str, int]:
+    topic, _, partition = folder.name.rpartition("-")
+    return topic, int(partition)
+
+
+def damaged_for_the_broker(folder: Path, chance: random.Random) -> Damaged:
+    file, how, found = damaged(folder, chance)
+    kept = found.broker_keeps
+    assert kept is not None
+    return Damaged(
+        *partition_of(folder), file, how, found, kept, found.next_offset if kept or not found.sound else int(file.stem)
+    )
+
+
+def damaged_and_recovered(folder: Path, chance: random.Random) -> Damaged:
+    """Damaged until there is something to cut, and cut in place by us."""
+    while True:
+        file, how, found = damaged(folder, chance)
+        cut = cut_of(look(Segment.of(file)), strict=found.outcome is Outcome.EMPTIED)
+        if cut.size:
+            break
+    before = file.read_bytes()
+    with alone(folder):
+        copy = cut_in_place(cut)
+    assert file.read_bytes() + copy.read_bytes() == before
+    assert cut.size == copy.stat().st_size
+    return Damaged(*partition_of(folder), file, how, found, cut.at, cut.next_offset)
+
+
+def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int, int]]:
+    """What consumers are served of each log: its end offset, and how many messages (where none is in doubt)."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True})
+    try:
+        ends = {
+            (log.topic, log.partition): consumer.get_watermark_offsets(TopicPartition(log.topic, log.partition), 30)[1]
+            for log in logs
+        }
+        counts = Counter(dict.fromkeys(ends, 0))
+        unread = {(log.topic, log.partition) for log in logs if not log.found.doubt_count}
+        consumer.assign([TopicPartition(*log, 0) for log in unread])
+        while unread:
+            for message in consumer.consume(1000, timeout=0.1):
+                at = str(message.topic()), message.partition()
+                error = message.error()
+                if error is None:
+                    counts[at] += 1
+                else:
+                    assert error.name() == "_PARTITION_EOF", error
+                    unread.discard(at)
+        return {log: (end, counts[log]) for log, end in ends.items()}
+    finally:
+        consumer.close()
+
+
+@pytest.fixture(params=["ZooKeeper", *(["KRaft"] if SOAK else [])])
+def broker(request, unique, tmp_path) -> Iterator[KafkaBroker | KraftBroker]:
+    """One with two log directories."""
+    config = {
+        "log.dirs": f"{tmp_path / 'broker' / 'data'},{tmp_path / 'broker' / 'second'}",
+        "log.segment.bytes": 16384,
+        "log.index.size.max.bytes": 65536,
+        "num.recovery.threads.per.data.dir": 2,
+    }
+    if request.param == "KRaft":
+        made: KafkaBroker | KraftBroker = KraftBroker(tmp_path / "broker", config=config)
+    else:
+        zookeeper = request.getfixturevalue("zookeeper").connect
+        config["inter.broker.protocol.version"] = "2.8"
+        made = KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper}/{unique}", config=config)
+    try:
+        yield made.start()
+    finally:
+        made.kill()
+
+
+def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, make_topic):
+    chance = random.Random(SEED)
+    topics = ZOOKEEPERS if isinstance(broker, KafkaBroker) else KRAFTS
+    partitions = {topic: SHARES[topic] * PARTITIONS for topic in topics}
+    for topic, (version, _) in topics.items():
+        config = {"message.format.version": version} if version else {}
+        make_topic(topic, partitions[topic], bootstrap=broker.bootstrap, config=config)
+    produce(broker.bootstrap, partitions, {topic: codecs for topic, (_, codecs) in topics.items()}, chance)
+    first, second = broker.folder / "data", broker.folder / "second"
+
+    running = standing(first / "v2-0" if (first / "v2-0").exists() else second / "v2-0")
+    assert (running.use, running.known) == (Use.RUNNING, "seen")
+    assert f"process {broker.pid} holds the lock" in running.how
+    with pytest.raises(Conflict, match="a running broker uses it"), alone(second):
+        pytest.fail("a running broker is there")
+
+    broker.kill()
+    idle = standing(second)
+    assert (idle.use, idle.known) == (Use.IDLE, "seen")
+    with alone(second), pytest.raises(SandboxError, match="Failed to acquire lock"):
+        broker.start()
+
+    logs = [damaged_for_the_broker(folder, chance) for folder in sorted(first.glob("v[012]-*"))]
+    ours = [damaged_and_recovered(folder, chance) for folder in sorted(second.glob("v[012]-*"))]
+    (second / ".kafka_cleanshutdown").touch()  # no recovery there: it has to believe our cut
+    assert len(logs) + len(ours) == sum(partitions.values())
+    outcomes = Counter(log.found.outcome for log in logs)
+    sys.stdout.write(f"seed {SEED}: {len(logs)} logs recovered by the broker {dict(outcomes)}, {len(ours)} by us\n")
+    assert len(logs) >= (300 if SOAK and isinstance(broker, KafkaBroker) else PARTITIONS)
+
+    broker.start()
+    served = read(broker.bootstrap, [*logs, *ours])
+
+    wrong = []
+    for log in [*logs, *ours]:
+        size = log.file.stat().st_size
+        end, messages = served[log.topic, log.partition]
+        if (size, end) != (log.size, log.end) or (not log.found.doubt_count and messages != end):
+            wrong.append(f"{log}: {size} bytes, end {end}, {messages} messages")
+    assert wrong == []
