@@ -35,12 +35,14 @@ from offsetmgr.switching.evidence import Evidence
 from offsetmgr.switching.nodes import SwitchNodes
 from offsetmgr.switching.store import SwitchedStore
 from offsetmgr.switching.switch import STEPS, Switch
+from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
 ROUND = [Phase.DUAL, Phase.KAFKA, Phase.DUAL, Phase.ZOOKEEPER]
 SESSION_MS = 2000
+"""Of switches that are killed or frozen, so that the others see it soon. What is to live has a longer one."""
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
@@ -71,7 +73,7 @@ class World:
         return store
 
     def switch(self, **changes: Any) -> Switch:
-        session = ZookeeperSession(self.broker.zookeeper, session_timeout_ms=SESSION_MS)
+        session = ZookeeperSession(self.broker.zookeeper, session_timeout_ms=20_000)
         self._made.append(session)
 
         def record(_store: OffsetStore, copies: Any) -> None:
@@ -97,6 +99,11 @@ class World:
         assert seen is not None
         turning = seen.storage.turning
         return seen.storage.mode.value, seen.storage.epoch, None if turning is None else turning.value
+
+    def registered(self) -> dict[str, int]:
+        """The nodes of members and of owners, and which transaction has made each."""
+        trees = [self.zookeeper.session.tree(f(self.group)) for f in (paths.ids, paths.owners)]
+        return {path: node.czxid for tree in trees for path, node in tree.items()}
 
     def close(self) -> None:
         for one in reversed(self._made):
@@ -166,9 +173,7 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
             producer.poll(0)
 
     seen: list[Message] = []
-    settings = ConsumerSettings(
-        auto_offset_reset="smallest", auto_commit_interval_ms=50, zookeeper_session_timeout_ms=4000, release_delay_ms=0
-    )
+    settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=50, release_delay_ms=0)
 
     def consumer(name: str) -> ZookeeperConsumer:
         return ZookeeperConsumer(
@@ -192,7 +197,7 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
             readers.append(threading.Thread(target=read, args=(stream,)))
             readers[-1].start()
         wait_for(lambda: [len(one.owned) for one in consumers] == [2, 2], "each owns two")
-        rebalances = [one.rebalances for one in consumers]
+        registered = world.registered()
         producing = threading.Thread(target=produce)
         producing.start()
         for mode in ROUND:
@@ -203,7 +208,7 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
         producing.join()
         assert producer.flush(30) == 0
         wait_for(lambda: len(seen) >= sum(produced), "all messages")
-        assert [one.rebalances for one in consumers] == rebalances
+        assert world.registered() == registered  # nobody has given up a partition, or registered again
     finally:
         stopped.set()
         for one in consumers:
@@ -314,7 +319,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
     world: World, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group)
-    patient, hasty = world.member(), world.member(timeout_ms=1000)
+    patient, hasty = world.member(), world.member(timeout_ms=3000)
     patient.commit(world.group, at(topic, p0=1))
     hasty.follow(world.group)
     waited: list[Any] = []
@@ -327,7 +332,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
     def tell(step: str) -> None:
         if step == "acknowledged":
             thread.start()
-            with pytest.raises(SwitchInProgress, match="a switch to dual, by the test, has not ended within 1 s"):
+            with pytest.raises(SwitchInProgress, match="a switch to dual, by the test, has not ended within 3 s"):
                 hasty.fetch(world.group)
             assert waited == []
             assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
@@ -368,9 +373,11 @@ def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout.split()[-1] == step
     happened = step in ("settled", "followed")
-    member.commit(world.group, at(topic, p0=20))  # waits, at most, until the members have noticed
-    mode, epoch, turning = world.storage()
-    assert (mode, turning) == ("kafka" if happened else "dual", None)
+    # It waits, at most, until the members have noticed; one that has not heard of the switch yet need not wait at all.
+    member.commit(world.group, at(topic, p0=20))
+    wait_for(lambda: world.storage()[2] is None, "the members have gone back, or there is nothing to go back from")
+    mode, epoch, _ = world.storage()
+    assert mode == ("kafka" if happened else "dual")
     assert epoch == (1 if step == "begun" else 3)
     assert world.held()["kafka"][0] == 20
     assert world.held()["zookeeper"][0] == (10 if happened else 20)
