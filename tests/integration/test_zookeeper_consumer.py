@@ -253,6 +253,7 @@ def test_several_changes_at_once_lead_to_one_rebalance(
 
     # Four threads for six partitions: a and b get two each, m gets one, x gets one.
     wait_for(lambda: consumer.owned == {TopicPartition(topic, 4): 0}, "its share among four")
+    wait_for(lambda: consumer.rebalances > before, "it has counted that")
     assert consumer.rebalances == before + 1
 
 
