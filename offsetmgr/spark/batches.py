@@ -18,7 +18,7 @@ from offsetmgr.spark.checkpoint import Batch
 from offsetmgr.spark.checkpointfiles import CheckpointFiles, LocalFiles, batch, folder_of, newest_finished
 from offsetmgr.spark.committer import clusters_of
 from offsetmgr.spark.merging import smallest
-from offsetmgr.spark.running import RunningQuery, Source, readings
+from offsetmgr.spark.running import RunningQuery, Source, holds, readings
 from offsetmgr.spark.writing import CommitterState, GroupWriter, Process, worth_retrying
 from offsetmgr.stores.base import OffsetStore
 
@@ -122,13 +122,10 @@ class BatchCommitter:
             found = which()
             if found is None:
                 return None
-            merged = smallest(readings(found, self._sources(), f"checkpoint {self._files.root}"), self._clusters)
+            sources = self._sources()
+            read = readings(found, sources, f"checkpoint {self._files.root}")
+            merged = smallest(read, self._clusters, holds(found, sources or ()))
         except OffsetMgrError as error:
             self._writer.count_failure()
             return error
-        if merged.ambiguous:
-            topic, names = next(iter(sorted(merged.ambiguous.items())))
-            return SparkError(
-                f"topic {topic} is not committed", f"it is read from {' and from '.join(names)}", "cluster="
-            )
-        return self._writer.attempt(merged.offsets)
+        return self._writer.attempt(merged.offsets) or merged.problem

@@ -24,11 +24,12 @@ class OffsetCommitter(StreamingQueryListener):
     stop, and every ``reconcile_s`` seconds. Nothing is committed for sources other than Kafka's.
 
     ``store`` is any `OffsetStore`, for this committer's use alone; it is not closed. ``spark`` is the session to
-    which the listener is added (None: the active one). ``queries`` are the names of the queries to follow (None: all
-    of the session). Two sources on one topic, of one query or of two, commit the smaller offset; an ended query holds
-    the group until it starts again, another takes its name or its checkpoint, or `forget`. ``cluster`` is the
-    ``kafka.bootstrap.servers`` of the cluster that the group belongs to (several spellings, where sources have
-    several); without it, a topic that is read from two clusters is not committed but reported.
+    which the listener is added (None: the active one). ``queries`` are the names of the queries to follow, before all
+    of which have started nothing is committed (None: all of the session, as they start). Two sources on one topic, of
+    one query or of two, commit the smaller offset; one that has finished no batch yet holds its topics, and an ended
+    query those where it ended, until it starts again, another takes its name or its checkpoint, or `forget`.
+    ``cluster`` is the ``kafka.bootstrap.servers`` of the cluster that the group belongs to (several spellings, where
+    sources have several); without it, a topic that is read from two clusters is not committed but reported.
 
     ``allow_rewind`` lets the group go back where a query begins behind it. A failed commit is retried ``retries``
     times, then reported in the log, in `state` and in the metrics ``offsetmgr_spark_*``; it never stops a query
@@ -56,6 +57,7 @@ class OffsetCommitter(StreamingQueryListener):
             clusters=names,
             patience=Patience(reconcile_s=reconcile_s, retries=retries),
             stop_on_failure=stop_on_failure,
+            expected=self._queries or frozenset(),
         )
 
     @property
@@ -64,7 +66,8 @@ class OffsetCommitter(StreamingQueryListener):
         return self._follower.state
 
     def reconcile(self, timeout: float = 30.0) -> bool:
-        """Reads all checkpoints and commits now. True where all is committed within ``timeout`` seconds."""
+        """Reads all checkpoints and commits now; what fails is tried again until it is reported. True where all is
+        committed within ``timeout`` seconds."""
         return self._follower.reconcile(timeout)
 
     def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
@@ -82,7 +85,8 @@ class OffsetCommitter(StreamingQueryListener):
         return in_turn
 
     def forget(self, query: str) -> None:
-        """An ended query (its id or name) will not come back: it no longer holds the group at its offsets."""
+        """An ended query (its id or name) will not come back, or one of ``queries`` will not start: it no longer holds
+        the group."""
         self._follower.forget(query)
 
     def close(self, timeout: float = 30.0) -> bool:
@@ -109,7 +113,7 @@ class OffsetCommitter(StreamingQueryListener):
         """Nothing was read, so nothing is new."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._follower.look(str(event.id), ended=True)
+        self._follower.look(str(event.id), ended=str(event.runId))
 
     def _seen(self, query_id: str) -> None:
         # Not followed yet where the listener was added after the query had started.

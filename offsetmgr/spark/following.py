@@ -10,27 +10,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from offsetmgr.errors import OffsetMgrError, SparkError, UsageError
 from offsetmgr.model import TopicPartition
 from offsetmgr.spark import metrics
-from offsetmgr.spark.checkpointfiles import newest_finished
-from offsetmgr.spark.merging import Reading, smallest
-from offsetmgr.spark.running import FollowedQuery, readings
-from offsetmgr.spark.writing import CommitterState, GroupWriter, worth_retrying
+from offsetmgr.spark.followed import Followed
+from offsetmgr.spark.merging import Hold, smallest
+from offsetmgr.spark.running import FollowedQuery
+from offsetmgr.spark.writing import LOG, CommitterState, GroupWriter, worth_retrying
 
 PLANNING_S: Final = 0.1
 """How long until a query that was still being planned is looked at again."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 
-@dataclass
-class _Followed:
-    query: FollowedQuery
-    ended: bool = False
-    readings: list[Reading] = field(default_factory=list)
+class _Verdict(Enum):
+    """What a round has come to."""
+
+    COMMITTED = "all that has finished is committed"
+    PENDING = "another round comes by itself, and may succeed"
+    FAILED = "not before somebody does something, or too often already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,20 @@ class Follower:
         clusters: frozenset[str] | None = None,
         patience: Patience | None = None,
         stop_on_failure: bool = False,
+        expected: frozenset[str] = frozenset(),
     ) -> None:
+        """``expected`` are names of queries: nothing is committed before each of them has been followed."""
         self._writer = writer
         self._clusters = clusters
         self._patience = patience or Patience()
         self._stop_on_failure = stop_on_failure
         self._condition = threading.Condition()
-        self._followed: dict[str, _Followed] = {}
+        self._expected = set(expected)
+        self._followed: dict[str, Followed] = {}
         self._look: set[str] = set()
         self._asked = 0
         self._answered = 0
-        self._clean = True
+        self._verdict = _Verdict.COMMITTED
         self._closing = False
         self._failed_in_a_row = 0
         self._not_before = 0.0
@@ -81,32 +86,36 @@ class Follower:
         with self._condition:
             if self._closing:
                 raise UsageError(f"query {query.id} is not followed", "the committer was closed")
+            self._expected.discard(query.name or "")
             for other in [
                 key for key, value in self._followed.items() if value.ended and _replaces(query, value.query)
             ]:
-                del self._followed[other]
+                if other != query.id:
+                    del self._followed[other]
             before = self._followed.get(query.id)
-            self._followed[query.id] = _Followed(query, readings=before.readings if before else [])
+            self._followed[query.id] = Followed(query) if before is None else before.again(query)
             self._look.add(query.id)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="offsetmgr-committer", daemon=True)
                 self._thread.start()
             self._condition.notify_all()
 
-    def look(self, query_id: str, *, ended: bool = False) -> bool:
-        """Something happened to a query; False where it is not followed."""
+    def look(self, query_id: str, *, ended: str | None = None) -> bool:
+        """Something happened to a query (``ended``: this run of it has); False where it is not followed."""
         with self._condition:
             found = self._followed.get(query_id)
             if found is None:
                 return False
-            found.ended = found.ended or ended
+            # A query that starts again is followed at once, while the end of its run before is told later.
+            found.ended = found.ended or ended == found.query.run
             self._look.add(query_id)
             self._condition.notify_all()
             return True
 
     def forget(self, query: str) -> None:
-        """An ended query (its id or name) that will not come back no longer holds the group."""
+        """An ended query (its id or name) that will not come back, or will not start, no longer holds the group."""
         with self._condition:
+            self._expected.discard(query)
             for key, value in list(self._followed.items()):
                 if value.ended and query in (key, value.query.name):
                     del self._followed[key]
@@ -115,15 +124,19 @@ class Follower:
 
     def reconcile(self, timeout: float) -> bool:
         """Reads all checkpoints, compares with the store and commits. True where all is committed within ``timeout``
-        s."""
+        s; what fails is tried again until then, or until it is reported."""
         with self._condition:
             if self._thread is None:
                 return True
             self._asked += 1
             ticket = self._asked
             self._condition.notify_all()
-            self._condition.wait_for(lambda: self._answered >= ticket or not self._alive(), timeout)
-            return self._answered >= ticket and self._clean
+
+            def told() -> bool:
+                return self._answered >= ticket and self._verdict is not _Verdict.PENDING
+
+            self._condition.wait_for(lambda: told() or not self._alive(), timeout)
+            return told() and self._verdict is _Verdict.COMMITTED
 
     def close(self, timeout: float) -> bool:
         """A last reconciliation, then the thread ends. True where all is committed."""
@@ -153,9 +166,9 @@ class Follower:
                 everything = asked > self._answered or time.monotonic() >= self._reconcile_at
                 due = [value for key, value in self._followed.items() if key in self._look or everything]
                 self._look.clear()
-            clean = self._round(due, everything)
+            verdict = self._round(due, everything)
             with self._condition:
-                self._clean = clean
+                self._verdict = verdict
                 self._answered = asked
                 self._condition.notify_all()
 
@@ -168,46 +181,38 @@ class Follower:
             return self._not_before - now
         return max(self._not_before, self._reconcile_at) - now
 
-    def _round(self, due: list[_Followed], everything: bool) -> bool:
+    def _round(self, due: list[Followed], everything: bool) -> _Verdict:
         if everything:
             self._reconcile_at = time.monotonic() + self._patience.reconcile_s
             self._writer.forget()
-        error: OffsetMgrError | None = None
         for followed in due:
-            try:
-                self._read(followed)
-            except OffsetMgrError as failed:
-                error = failed
-                self._writer.count_failure()
-            except Exception as failed:  # py4j's, when the driver's JVM ends: reported as any other failure
-                error = SparkError(f"query {followed.query.id} cannot be read", str(failed).split("\n", 1)[0])
-                self._writer.count_failure()
+            self._read(followed)
         with self._condition:
-            merged = smallest([r for value in self._followed.values() for r in value.readings], self._clusters)
-        error = self._attempt(merged.offsets) or error
-        if error is None and merged.ambiguous:
-            topic, names = next(iter(sorted(merged.ambiguous.items())))
-            error = SparkError(
-                f"topic {topic} is not committed",
-                f"it is read from {' and from '.join(name or 'an unknown cluster' for name in names)}",
-                "say which cluster the group belongs to: OffsetCommitter(..., cluster=BOOTSTRAP_SERVERS)",
-            )
-        self._judge(error, [value.query.id for value in due])
-        return error is None
+            known = list(self._followed.values())
+            expected = sorted(self._expected)
+        holds = [hold for followed in known for hold in followed.holds]
+        if expected:
+            holds.append(Hold())
+            if everything:
+                LOG.warning("group %s waits for %s to start", self._writer.group, ", ".join(expected))
+        merged = smallest([r for followed in known for r in followed.readings], self._clusters, holds)
+        failed = self._attempt(merged.offsets)
+        problem = merged.problem
+        unread = next((followed.error for followed in known if followed.error is not None), None)
+        self._judge(failed or problem or unread, failed or _first(due) or problem, due)
+        if self._writer.state.failing is not None or expected:
+            return _Verdict.FAILED
+        pending = failed or problem or unread or not all(followed.planned for followed in known)
+        return _Verdict.PENDING if pending else _Verdict.COMMITTED
 
-    def _read(self, followed: _Followed) -> None:
-        query = followed.query
-        sources = query.sources()
-        if sources is None:
-            if not followed.ended:
-                self._again([query.id], PLANNING_S)
-            return
-        found = newest_finished(query.files)
+    def _read(self, followed: Followed) -> None:
+        found = followed.read()
+        if followed.error is not None:
+            self._writer.count_failure()
         if found is not None:
-            followed.readings = readings(found, sources, f"query {query.name or query.id}")
-            metrics.FINISHED.labels(self._writer.group, query.name or query.id).set(found.number)
-        elif followed.ended:
-            followed.readings = []  # its checkpoint is gone, so nobody will go on from there
+            metrics.FINISHED.labels(self._writer.group, followed.query.name or followed.query.id).set(found.number)
+        if not followed.planned:
+            self._again([followed.query.id], PLANNING_S)
 
     def _attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
         try:
@@ -216,17 +221,21 @@ class Follower:
             self._writer.count_failure()
             return SparkError(f"group {self._writer.group} is not committed", repr(failed))
 
-    def _judge(self, error: OffsetMgrError | None, looked_at: list[str]) -> None:
-        if error is None:
+    def _judge(self, standing: OffsetMgrError | None, new: OffsetMgrError | None, looked_at: list[Followed]) -> None:
+        """``standing`` is what hinders, ``new`` what has hindered this round: one query's event says nothing of what
+        another one suffers from."""
+        if standing is None:
             self._failed_in_a_row = 0
             self._writer.mended()
             return
+        if new is None:
+            return
         self._failed_in_a_row += 1
-        if worth_retrying(error):
+        if again := worth_retrying(new):
             pause = min(self._patience.pause_s * 2 ** min(self._failed_in_a_row - 1, 20), _LONGEST_PAUSE_S)
-            self._again(looked_at, pause)
-        if not worth_retrying(error) or self._failed_in_a_row > self._patience.retries:
-            self._writer.report(error)
+            self._again([followed.query.id for followed in looked_at], pause)
+        if not again or self._failed_in_a_row > self._patience.retries:
+            self._writer.report(new)
             if self._stop_on_failure:
                 self._stop_all()
 
@@ -241,6 +250,10 @@ class Follower:
         for query in running:
             # Stopping waits for the batch in hand, which may itself be waiting for us (`committed_first`).
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
+
+
+def _first(looked_at: list[Followed]) -> OffsetMgrError | None:
+    return next((followed.error for followed in looked_at if followed.error is not None), None)
 
 
 def _replaces(query: FollowedQuery, old: FollowedQuery) -> bool:

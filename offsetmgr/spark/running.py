@@ -6,16 +6,19 @@ plan itself is the only place that says which line is which; it is read here, of
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from offsetmgr.errors import SparkError
 from offsetmgr.spark.checkpoint import Batch
 from offsetmgr.spark.checkpointfiles import CheckpointFiles, HadoopFiles, LocalFiles
-from offsetmgr.spark.merging import Reading, normalised
+from offsetmgr.spark.merging import Hold, Reading, normalised
 
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
+_READ: Final = re.compile(r"KafkaV[12]\[(Subscribe|Assign)\[(.+)\]\]")
+"""How Spark's Kafka sources describe what they read; a pattern of topics says nothing of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,21 @@ class Source:
     def kafka(self) -> bool:
         return self.description.startswith(_KAFKA)
 
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """The topics that a source of Kafka reads; None where they are not known by name."""
+        found = _READ.fullmatch(self.description)
+        if found is None:
+            return None
+        names = found[2].split(", ")
+        return frozenset(name.rpartition("-")[0] for name in names) if found[1] == "Assign" else frozenset(names)
+
 
 class FollowedQuery(Protocol):
-    """A query as the committer sees it."""
+    """A query as the committer sees it. ``id`` stays when it starts again from its checkpoint, ``run`` does not."""
 
     id: str
+    run: str
     name: str | None
     files: CheckpointFiles
 
@@ -52,6 +65,7 @@ class RunningQuery:
         if not hasattr(query, "_jsq"):
             raise SparkError(f"query {query.id} is not followed", "it runs behind Spark Connect, its plan is not here")
         self.id = str(query.id)
+        self.run = str(query.runId)
         self.name: str | None = query.name
         self._query = query
         wrapper = query._jsq
@@ -90,6 +104,13 @@ def readings(batch: Batch, sources: tuple[Source, ...] | None, what: str) -> lis
         raise SparkError(f"{what} is not followed", why)
     pairs = zip(sources, batch.ends, strict=True)
     return [Reading(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
+
+
+def holds(batch: Batch | None, sources: tuple[Source, ...]) -> list[Hold]:
+    """The Kafka sources that have finished nothing up to ``batch`` (None: no batch has finished)."""
+    ends = [None] * len(sources) if batch is None else batch.ends
+    pairs = zip(sources, ends, strict=False)  # of other lengths they are refused by `readings`
+    return [Hold(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
 
 
 def _source(leaf: Any) -> Source | None:

@@ -28,8 +28,11 @@ PROMPT = Patience(reconcile_s=60.0, retries=2, pause_s=0.001)
 class Query:
     """A query that reads topic t (or ``topic``) of cluster k, and whose batches are finished by `finish`."""
 
-    def __init__(self, folder: Path, id: str = "q", *, name: str | None = None, cluster: str = "k") -> None:
+    def __init__(
+        self, folder: Path, id: str = "q", *, name: str | None = None, cluster: str = "k", run: str = "1"
+    ) -> None:
         self.id = id
+        self.run = run
         self.name = name
         self.folder = folder
         self.files = LocalFiles(str(folder))
@@ -130,7 +133,7 @@ def test_two_queries_on_one_topic_commit_the_smaller_offset(tmp_path: Path, memo
     assert follower.reconcile(10)
     assert committed(memory) == {T0: 10}
 
-    follower.look("slow", ended=True)
+    follower.look("slow", ended="1")
     assert follower.reconcile(10)
     assert committed(memory) == {T0: 10}
 
@@ -148,7 +151,7 @@ def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
     old.finish(0, 10)
     follower.follow(old)
     assert follower.reconcile(10)
-    follower.look("old", ended=True)
+    follower.look("old", ended="1")
 
     new = Query(
         tmp_path / ("old" if same == "checkpoint" else "new"),
@@ -168,7 +171,7 @@ def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, m
     old.finish(0, 10)
     follower.follow(old)
     assert follower.reconcile(10)
-    follower.look("old", ended=True)
+    follower.look("old", ended="1")
     shutil.rmtree(old.folder)
 
     new.finish(0, 50)
@@ -178,16 +181,162 @@ def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, m
     assert committed(memory) == {T0: 50}
 
 
-def test_a_query_is_read_once_it_is_planned(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_a_query_is_read_once_it_is_planned_and_until_then_not_all_is_known_to_be_committed(
+    tmp_path: Path, memory: MemoryStore, make
+) -> None:
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
     planned, query.planned = query.planned, None
     follower.follow(query)
-    assert follower.reconcile(10)
+    assert not follower.reconcile(0.3)
     assert committed(memory) == {}
 
     query.planned = planned
-    until(lambda: committed(memory) == {T0: 10})
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
+
+
+def test_a_query_that_has_finished_no_batch_holds_what_it_reads_and_nothing_else(
+    tmp_path: Path, memory: MemoryStore, make
+) -> None:
+    follower = make()
+    fast, slow, other = Query(tmp_path / "f", "f"), Query(tmp_path / "s", "s"), Query(tmp_path / "o", "o")
+    fast.finish(0, 90)
+    slow.plan(0, 20)
+    other.planned = (Source("KafkaV2[Subscribe[u]]", "k"),)
+    other.finish(0, 5, "u")
+    for query in (fast, slow, other):
+        follower.follow(query)
+
+    assert follower.reconcile(10)
+    assert committed(memory) == {U0: 5}
+
+    slow.finish(0, 20)
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 20, U0: 5}
+
+
+@pytest.mark.parametrize("how", ["not planned", "unreadable"])
+def test_nothing_is_committed_ahead_of_a_query_of_which_it_is_not_known_how_far_it_is(
+    how: str, tmp_path: Path, memory: MemoryStore, make
+) -> None:
+    follower, fast, slow = make(), Query(tmp_path / "f", "f"), Query(tmp_path / "s", "s")
+    fast.finish(0, 90)
+    slow.finish(0, 20)
+    good = (tmp_path / "s" / "offsets" / "0").read_text()
+    planned = slow.planned
+    if how == "not planned":
+        slow.planned = None
+    else:
+        (tmp_path / "s" / "offsets" / "0").write_text("v7\n{}\n{}")
+    follower.follow(slow)
+    follower.follow(fast)
+    assert not follower.reconcile(0.3)
+    assert committed(memory) == {}
+
+    slow.planned = planned
+    (tmp_path / "s" / "offsets" / "0").write_text(good)
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 20}
+
+
+def test_a_query_that_failed_before_it_was_planned_holds_what_its_checkpoint_speaks_of(
+    tmp_path: Path, memory: MemoryStore, make
+) -> None:
+    follower, fast, slow = make(), Query(tmp_path / "f", "f"), Query(tmp_path / "s", "s")
+    fast.finish(0, 90)
+    slow.finish(0, 20)
+    slow.planned = None
+    follower.follow(slow)
+    follower.look("s", ended="1")
+    follower.follow(fast)
+    assert follower.reconcile(10)
+    assert committed(memory) == {}
+
+    follower.forget("s")
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 90}
+
+
+def test_with_names_of_queries_nothing_is_committed_before_all_of_them_have_started(
+    tmp_path: Path, memory: MemoryStore, make
+) -> None:
+    # Given a driver that starts again: the group is where the slower of two queries was, and the faster one is first
+    memory.commit("g", {T0: OffsetAndMetadata(10)})
+    follower = make(expected=frozenset({"fast", "slow"}))
+    fast, slow = Query(tmp_path / "f", "f", name="fast"), Query(tmp_path / "s", "s", name="slow")
+    fast.finish(0, 90)
+    slow.finish(0, 20)
+    follower.follow(fast)
+    assert not follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
+
+    follower.follow(slow)
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 20}
+
+
+def test_the_end_of_an_earlier_run_that_is_told_late_does_not_end_the_query(
+    tmp_path: Path, store: FaultyStore, make
+) -> None:
+    follower = make(stop_on_failure=True)
+    follower.follow(Query(tmp_path, run="1"))
+    again = Query(tmp_path, run="2")
+    follower.follow(again)
+    follower.look("q", ended="1")
+    again.finish(0, 10)
+    store.fail("write", GroupActive("group g", "told to fail"))
+
+    assert not follower.reconcile(10)
+    assert again.stopped.wait(10)
+
+
+def test_a_cluster_that_nobody_reads_from_is_reported_and_not_taken_for_done(
+    tmp_path: Path, memory: MemoryStore, make
+) -> None:
+    follower = make(clusters=frozenset({"localhost:9092"}))
+    query = Query(tmp_path, cluster="127.0.0.1:9092")
+    query.finish(0, 10)
+    follower.follow(query)
+
+    assert not follower.reconcile(10)
+    assert str(follower.state.failing) == (
+        "nothing is committed: no source reads from the cluster that was named, but from 127.0.0.1:9092"
+    )
+    assert committed(memory) == {}
+
+
+def test_what_one_query_suffers_from_is_not_mended_by_anothers_event(
+    tmp_path: Path, memory: MemoryStore, make, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, broken, well = make(), Query(tmp_path / "b", "b"), Query(tmp_path / "w", "w")
+    well.planned = (Source("KafkaV2[Subscribe[u]]", "k"),)
+    broken.finish(0, 10)
+    (tmp_path / "b" / "offsets" / "0").write_text("v7\n{}\n{}")
+    follower.follow(broken)
+    follower.follow(well)
+    assert not follower.reconcile(10)
+    for number in range(3):
+        well.finish(number, 20 + number, "u")
+        follower.look("w")
+        until(lambda number=number: committed(memory) == {U0: 20 + number})
+
+    assert not follower.reconcile(10)
+    assert "its version is v7" in str(follower.state.failing)
+    assert [r.message for r in caplog.records if "committed again" in r.message] == []
+
+
+def test_a_reconciliation_waits_for_what_is_tried_again(
+    tmp_path: Path, memory: MemoryStore, store: FaultyStore, make
+) -> None:
+    follower, query = make(), Query(tmp_path)
+    follower.follow(query)
+    assert follower.reconcile(10)
+    query.finish(0, 10)
+    store.fail("write", Unreachable("store s", "told to fail"), times=2)
+
+    assert follower.reconcile(10)
+    assert committed(memory) == {T0: 10}
 
 
 def test_a_failed_commit_is_retried_and_the_newest_wins(
@@ -285,8 +434,7 @@ def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: Mem
     east, west = Query(tmp_path / "e", "e", cluster="east:1"), Query(tmp_path / "w", "w", cluster="west:1")
     follower.follow(east)
     follower.follow(west)
-    # Both are known by now, and nobody looks again before he is told to: one alone would be committed.
-    assert follower.reconcile(10)
+    # Whichever of them finishes first: that the other reads the topic too is known from its plan.
     east.finish(0, 10)
     west.finish(0, 20)
 

@@ -7,8 +7,8 @@ import pytest
 from offsetmgr.errors import SparkError
 from offsetmgr.model import TopicPartition
 from offsetmgr.spark.checkpoint import Batch
-from offsetmgr.spark.merging import Reading, normalised, smallest
-from offsetmgr.spark.running import Source, readings
+from offsetmgr.spark.merging import Hold, Reading, normalised, smallest
+from offsetmgr.spark.running import Source, holds, readings
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -47,3 +47,43 @@ def test_sources_that_are_not_kafkas_commit_nothing_though_their_offsets_look_al
 def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
     with pytest.raises(SparkError, match="its plan has 1 sources and batch 3 of its checkpoint 2"):
         readings(Batch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
+
+
+def test_a_source_that_has_finished_nothing_holds_its_topics() -> None:
+    batch = Batch(3, ({T0: 5}, None))
+    sources = (Source("KafkaV2[Subscribe[t, u]]", "k"), Source("KafkaV2[Assign[u-0, v.w-12]]", "k"))
+
+    assert holds(batch, sources) == [Hold("k", frozenset({"u", "v.w"}))]
+    assert holds(None, (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))) == [Hold("k", None)]
+
+
+@pytest.mark.parametrize(
+    ("hold", "left"),
+    [
+        (Hold("k", frozenset({"t"})), {U0: 1}),
+        (Hold("", frozenset({"u"})), {T0: 5}),
+        (Hold("k", None), {}),
+        (Hold("other", None), {T0: 5, U0: 1}),
+    ],
+)
+def test_what_is_held_is_not_committed(hold: Hold, left: dict[TopicPartition, int]) -> None:
+    assert smallest([Reading("k", {T0: 5, U0: 1})], frozenset({"k"}), [hold]).offsets == left
+
+
+def test_a_topic_is_read_from_two_clusters_as_soon_as_that_is_planned() -> None:
+    merged = smallest([Reading("east:1", {T0: 5})], None, [Hold("west:1", frozenset({"t"}))])
+
+    assert (merged.offsets, merged.ambiguous) == ({}, {"t": ("east:1", "west:1")})
+
+
+def test_where_no_source_reads_from_the_groups_cluster_that_is_said() -> None:
+    read = [Reading("east:1", {T0: 5}), Reading("", {U0: 2})]
+
+    merged = smallest(read, frozenset({"esat:1"}))
+    assert merged.elsewhere == ("", "east:1")
+    assert str(merged.problem) == (
+        "nothing is committed: no source reads from the cluster that was named, but from an unknown cluster and from "
+        "east:1"
+    )
+    assert smallest(read, frozenset({"esat:1"}), [Hold()]).problem is None, "it may be that of one not planned yet"
+    assert smallest(read, frozenset({"east:1"})).problem is None
