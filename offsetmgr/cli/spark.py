@@ -179,13 +179,15 @@ def diff(
     with _spark(master, conf) as spark:
         from offsetmgr.operations.selection import TopicSelection
         from offsetmgr.spark.audit.compare import differences
-        from offsetmgr.spark.copying import store_table
+        from offsetmgr.spark.copying import table_of
+        from offsetmgr.spark.storerows import groups_of_both
 
         topics, sides, held = TopicSelection.parse(topic or []), [], []
-        for uri, file in ((source, from_config), (target, to_config)):
-            config = connect.connection(file)
+        stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
+        chosen = groups_of_both(stores, names)
+        for uri, config in stores:
             held.append(connect.store(uri, config).capabilities)
-            sides.append(store_table(spark, uri, groups=names, topics=topics, errors=True, config=config))
+            sides.append(table_of(spark, uri, chosen, topics=topics, errors=True, config=config))
         found = differences(sides[0], sides[1], (held[0], held[1])).persist()
         columns = ("left_offset", "right_offset", "left_metadata", "right_metadata", "error")
         count = write_rows(_DIFFERENCES, _sorted(found, ("group", "topic", "partition", "kind", *columns)), output)

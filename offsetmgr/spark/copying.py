@@ -34,8 +34,22 @@ def store_table(
     ``errors``: see `storerows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises;
     what reading raises fails the query.
     """
+    names = groups_of(uri, ConnectionConfig() if config is None else config, groups)
+    return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
+
+
+def table_of(
+    spark: SparkSession,
+    uri: str,
+    names: Sequence[str],
+    *,
+    topics: TopicSelection = ALL_TOPICS,
+    errors: bool = False,
+    config: ConnectionConfig | None = None,
+    tasks: int = TASKS,
+) -> DataFrame:
+    """As `store_table`, of exactly these groups, whether the store has them or not."""
     settings = ConnectionConfig() if config is None else config
-    names = groups_of(uri, settings, groups)
 
     def read(part: Iterable[str]) -> Iterator[tuple[Any, ...]]:
         return read_rows(part, uri, settings, topics, errors=errors)

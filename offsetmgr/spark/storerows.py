@@ -5,15 +5,32 @@ Runs on executors; knows nothing of Spark.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import PartialFailure, UnsupportedOperation
+from offsetmgr.errors import GroupNotFound, PartialFailure, UnsupportedOperation
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.operations.selection import TopicSelection, choose_groups
-from offsetmgr.stores.base import Change, GroupEdit, Partitions
+from offsetmgr.operations.selection import (
+    KNOWN_GROUPS,
+    TopicSelection,
+    choose_groups,
+    is_pattern,
+    matching_groups,
+    named_groups,
+    require_known,
+)
+from offsetmgr.stores.base import (
+    Change,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    OffsetStore,
+    Partitions,
+    Verdict,
+)
 from offsetmgr.stores.uri import open_store
 
 SCHEMA: Final = (
@@ -30,16 +47,16 @@ OUTCOMES: Final = (
 
 
 class Outcome(NamedTuple):
-    """What became of one row.
+    """What became of one row; fields of the row are null where they were null in it.
 
     ``verdict`` is `offsetmgr.stores.base.Verdict`'s; ``before`` the offset that was there, null where nothing was or
     it is not known; ``atomic`` False where others could have written between our comparison and our write.
     """
 
-    group: str
-    topic: str
-    partition: int
-    offset: int
+    group: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
     verdict: str
     before: int | None
     atomic: bool
@@ -73,38 +90,120 @@ def read_rows(
 def groups_of(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
     """The groups that are meant (names and globs; none: all), sorted.
 
-    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells, and `GroupNotFound`.
+    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells, and `GroupNotFound` for
+    a name or a glob that the store does not know: a misspelt one would be an empty table.
     """
     names = list(wanted)
-    with open_store(uri, config) as store:
-        if store.capabilities.partitions is Partitions.OF_BROKERS:
-            raise UnsupportedOperation(store.uri, "its offsets are byte positions of Kafka 0.7", "see migrate plan")
-        return choose_groups(store, names, all_groups=not names)
+    with _numbered(uri, config) as store:
+        chosen = choose_groups(store, names, all_groups=not names)
+        if named := sorted(named_groups(names, chosen)):
+            require_known(store, [found.group for found in store.scan(named) if _empty(found)])
+        return chosen
+
+
+def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
+    """As `groups_of`, of several stores, where a group need not be in each of them."""
+    names, known = list(wanted), set[str]()
+    for uri, config in uris:
+        with _numbered(uri, config) as store:
+            known.update(store.groups())
+            # A store may hold offsets of a group that it does not list.
+            asked = [name for name in names if name not in known and not is_pattern(name)]
+            known.update(found.group for found in store.scan(asked) if not _empty(found))
+    for name in names:
+        if not matching_groups([name], known):
+            raise GroupNotFound(f"group {name!r}", "is in none of the stores", KNOWN_GROUPS)
+    return matching_groups(names, sorted(known))
+
+
+def _numbered(uri: str, config: ConnectionConfig) -> OffsetStore:
+    store = open_store(uri, config)
+    if store.capabilities.partitions is Partitions.OF_BROKERS:
+        store.close()
+        raise UnsupportedOperation(store.uri, "its offsets are byte positions of Kafka 0.7", "see migrate plan")
+    return store
+
+
+def _empty(found: GroupOffsets) -> bool:
+    return not found.offsets and not found.errors and found.error is None
 
 
 def write_rows(rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig) -> Iterator[Outcome]:
-    """Commits rows, forward only, and tells what became of each; rows of one group must follow each other.
+    """Commits rows, forward only, and tells what became of each; rows of one group should follow each other.
 
-    Written again, as a task is whose worker died, they are unchanged. Raises `Unreachable`, `TimedOut` where the store
-    as a whole cannot be reached.
+    Written again, as a task is whose worker died, they are unchanged. A row that is no commit (its offset is null, say)
+    fails alone, and so do rows that give one partition different commits: nobody could tell which is meant. Raises
+    `Unreachable`, `TimedOut` where the store as a whole cannot be reached.
     """
-    wanted: dict[str, Mapping[TopicPartition, Change]] = {}
+    pending: dict[str, list[dict[TopicPartition, Change]]] = {}
+    refused: deque[Outcome] = deque()
 
     def edits() -> Iterator[GroupEdit]:
         for group, same in groupby(rows, key=lambda row: row["group"]):
-            changes = {TopicPartition(row["topic"], row["partition"]): Change(_commit(row)) for row in same}
-            wanted[group] = changes
-            yield GroupEdit(group, changes)
+            changes = _changes(same, refused)
+            if changes:
+                pending.setdefault(group, []).append(changes)
+                yield GroupEdit(group, changes)
 
     with open_store(uri, config) as store:
         for result in store.edit(edits()):
-            changes = wanted.pop(result.group)
+            changes = _taken(pending, result)
             for tp, outcome in result.outcomes.items():
                 after = changes[tp].after
                 assert after is not None  # nothing is deleted here
                 before = getattr(outcome.before, "offset", None)
                 error = None if outcome.error is None else str(outcome.error)
                 yield Outcome(result.group, *tp, after.offset, outcome.verdict.value, before, result.atomic, error)
+            while refused:
+                yield refused.popleft()
+    yield from refused
+
+
+def _changes(rows: Iterable[Any], refused: deque[Outcome]) -> dict[TopicPartition, Change]:
+    """The changes of one group's rows; what is none goes to ``refused``."""
+    group: str | None = None
+    offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
+    for row in rows:
+        group = row["group"]
+        if (why := _no_commit(row)) is not None:
+            refused.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
+            continue
+        commit = _commit(row)
+        of_partition = offered.setdefault(TopicPartition(row["topic"], row["partition"]), {})
+        of_partition[commit.offset, commit.metadata] = commit
+    changes: dict[TopicPartition, Change] = {}
+    for tp, commits in offered.items():
+        if len(commits) == 1:
+            changes[tp] = Change(next(iter(commits.values())))
+            continue
+        why = "the table gives this partition several commits: which one is meant?"
+        refused.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
+    return changes
+
+
+def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
+    """The changes that a result is of: a group may have been edited in several parts."""
+    of_group = pending[result.group]
+    found = next(one for one in of_group if one.keys() == result.outcomes.keys())
+    of_group.remove(found)
+    if not of_group:
+        del pending[result.group]
+    return found
+
+
+def _no_commit(row: Any) -> str | None:
+    """Why a row cannot be committed; None where it can."""
+    there = row.__fields__ if hasattr(row, "__fields__") else row
+    if "error" in there and row["error"] is not None:
+        return f"it could not be read: {row['error']}"
+    for name, kind in (("group", str), ("topic", str), ("partition", int), ("offset", int)):
+        if type(row[name]) is not kind:
+            return f"its {name} is {'null' if row[name] is None else repr(row[name])}"
+    return None
+
+
+def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Outcome:
+    return Outcome(group, topic, partition, offset, Verdict.FAILED.value, None, True, why)
 
 
 def _commit(row: Any) -> OffsetAndMetadata:

@@ -1,0 +1,110 @@
+"""What becomes of a table's rows on their way into a store, and which groups a table is made of: no Spark needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import GroupNotFound
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.spark import storerows
+from offsetmgr.spark.storerows import groups_of, groups_of_both, write_rows
+from offsetmgr.testing.memory import MemoryStore
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+CONFIG = ConnectionConfig()
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
+    """What `open_store` opens, by its URI."""
+    found = {"one": MemoryStore("one"), "two": MemoryStore("two")}
+
+    @contextmanager
+    def kept(uri: str) -> Iterator[MemoryStore]:
+        yield found[uri]
+
+    def opened(uri: str, _config: ConnectionConfig) -> Any:
+        store = kept(uri)
+        store.capabilities = found[uri].capabilities  # type: ignore[attr-defined]
+        return store
+
+    monkeypatch.setattr(storerows, "open_store", opened)
+    return found
+
+
+def row(group: Any, topic: Any, partition: Any, offset: Any, **more: Any) -> dict[str, Any]:
+    return {"group": group, "topic": topic, "partition": partition, "offset": offset, **more}
+
+
+def written(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    found = write_rows(rows, "one", CONFIG)
+    return [(o.group, o.topic, o.partition, o.offset, o.verdict, o.error) for o in found]
+
+
+def test_several_commits_of_one_partition_are_all_refused_and_nothing_is_chosen(stores: dict[str, MemoryStore]) -> None:
+    why = "the table gives this partition several commits: which one is meant?"
+
+    assert written([row("g", "t", 0, 5), row("g", "t", 1, 7), row("g", "t", 0, 3)]) == [
+        ("g", "t", 1, 7, "written", None),
+        ("g", "t", 0, 5, "failed", why),
+        ("g", "t", 0, 3, "failed", why),
+    ]
+    assert list(stores["one"].data["g"]) == [T1]
+
+
+def test_the_same_commit_twice_is_one(stores: dict[str, MemoryStore]) -> None:
+    assert written([row("g", "t", 0, 5), row("g", "t", 0, 5)]) == [("g", "t", 0, 5, "written", None)]
+
+
+def test_rows_that_are_no_commits_fail_and_the_others_are_written(stores: dict[str, MemoryStore]) -> None:
+    rows = [
+        row("g", "t", 0, None, error=None),
+        row("g", None, None, None, error="it is gone"),
+        row("g", "t", 1, 7, error=None),
+        row("h", "t", "0", 7, error=None),
+    ]
+
+    assert sorted(written(rows), key=str) == [
+        ("g", "t", 0, None, "failed", "its offset is null"),
+        ("g", "t", 1, 7, "written", None),
+        ("g", None, None, None, "failed", "it could not be read: it is gone"),
+        ("h", "t", "0", 7, "failed", "its partition is '0'"),
+    ]
+
+
+def test_rows_of_one_group_that_lie_apart_are_written(stores: dict[str, MemoryStore]) -> None:
+    rows = [row("g", "t", 0, 5), row("h", "t", 0, 6), row("g", "t", 1, 7)]
+
+    assert {(group, tp, offset) for group, _, tp, offset, *_ in written(rows)} == {
+        ("g", 0, 5),
+        ("h", 0, 6),
+        ("g", 1, 7),
+    }
+    assert {tp: found.offset for tp, found in stores["one"].data["g"].items()} == {T0: 5, T1: 7}
+
+
+def test_a_group_that_the_store_does_not_know_is_an_error_and_not_an_empty_table(
+    stores: dict[str, MemoryStore],
+) -> None:
+    stores["one"].commit("orders", {T0: OffsetAndMetadata(1)})
+
+    assert groups_of("one", CONFIG, ["orders"]) == groups_of("one", CONFIG, []) == ["orders"]
+    with pytest.raises(GroupNotFound, match="'odrers'"):
+        groups_of("one", CONFIG, ["orders", "odrers"])
+
+
+def test_of_two_stores_a_group_may_be_in_one_alone_but_not_in_none(stores: dict[str, MemoryStore]) -> None:
+    stores["one"].commit("a-1", {T0: OffsetAndMetadata(1)})
+    stores["two"].commit("b-1", {T0: OffsetAndMetadata(1)})
+    both = [("one", CONFIG), ("two", CONFIG)]
+
+    assert groups_of_both(both, []) == ["a-1", "b-1"]
+    assert groups_of_both(both, ["b-*", "a-1"]) == ["a-1", "b-1"]
+    for name in ("c-1", "c-*"):
+        with pytest.raises(GroupNotFound, match="is in none of the stores"):
+            groups_of_both(both, ["a-1", name])
