@@ -168,7 +168,8 @@ def _by_processes(folder: Path, log_dir: Path | None) -> Standing:
         if writes is None:
             hidden += 1
         elif writes:
-            return Standing(Use.RUNNING, "seen", f"process {process.name} has {writes} open for writing", log_dir)
+            why = f"{missing}, but process {process.name} has {writes} open for writing"
+            return Standing(Use.RUNNING, "seen", why, log_dir)
     if hidden:
         why = f"{missing}, and the open files of {hidden} processes may not be looked at"
         return Standing(Use.UNKNOWN, "unknown", why, log_dir)

@@ -1,0 +1,480 @@
+"""log verify and log recover: what they say, what they cut, what they leave, and where they may not write."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.cli.app import run
+from offsetmgr.segments import standing as standing_module
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.repair import cut_of, look
+from offsetmgr.segments.segment import Segment
+from offsetmgr.segments.standing import Use, standing
+from offsetmgr.segments.writing import batch
+
+SOUND = b"".join(batch([Record(40 + n, None, b"k", b"v" * 90)]) for n in range(5))
+JUNK = bytes(1000)
+NEWEST = "00000000000000000040"
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A broker's, with one partition of two segments; nonsense was added to the newer one."""
+    folder = tmp_path / "kafka" / "orders-0"
+    folder.mkdir(parents=True)
+    (folder / "00000000000000000000.log").write_bytes(
+        b"".join(batch([Record(n, None, None, b"old")]) for n in range(40))
+    )
+    (folder / "00000000000000000000.index").write_bytes(b"")
+    (folder / f"{NEWEST}.log").write_bytes(SOUND + JUNK)
+    (folder / f"{NEWEST}.index").write_bytes(b"index")
+    (folder / f"{NEWEST}.timeindex").write_bytes(b"times")
+    (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (tmp_path / "kafka" / "meta.properties").write_text("version=0\nbroker.id=0\n")
+    (tmp_path / "kafka" / ".lock").touch()
+    return tmp_path / "kafka"
+
+
+@pytest.fixture
+def log(log_dir: Path) -> Path:
+    """The file with the nonsense."""
+    return log_dir / "orders-0" / f"{NEWEST}.log"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+class Ran:
+    """What a command gave back."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = json.loads(self.out)
+        return rows
+
+
+@pytest.fixture
+def offsetmgr(capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: object) -> Ran:
+        code = run([str(argument) for argument in arguments])
+        return Ran(code, *capsys.readouterr())
+
+    return call
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+def test_verify_tells_what_is_sound_and_what_a_broker_would_do(log_dir, offsetmgr) -> None:
+    before = tree(log_dir)
+
+    done = offsetmgr("log", "verify", log_dir, "--format", "json")
+
+    assert done.code == 1
+    first, second = done.rows
+    assert {name: first[name] for name in ("partition", "base_offset", "entries", "next_offset", "state", "why")} == {
+        "partition": "orders-0",
+        "base_offset": 0,
+        "entries": 40,
+        "next_offset": 40,
+        "state": "sound",
+        "why": None,
+    }
+    assert second == {
+        "path": str(log_dir / "orders-0" / f"{NEWEST}.log"),
+        "partition": "orders-0",
+        "base_offset": 40,
+        "size": len(SOUND) + 1000,
+        "entries": 5,
+        "next_offset": 45,
+        "state": "nonsense",
+        "sound": len(SOUND),
+        "broker": "cut",
+        "doubts": 0,
+        "why": f"position {len(SOUND)}: an entry cannot have 0 bytes",
+    }
+    assert done.err == "2 segments, 1 not sound\n"
+    assert tree(log_dir) == before
+
+
+def test_verify_ends_with_0_where_all_is_sound_and_can_leave_that_out(log_dir, log, offsetmgr) -> None:
+    log.write_bytes(SOUND)
+
+    done = offsetmgr("log", "verify", log_dir / "orders-0", "--only-damaged", "--format", "json")
+
+    assert (done.code, done.rows, done.err) == (0, [], "2 segments, 0 not sound\n")
+
+
+def test_one_file_and_a_missing_tail(log, offsetmgr) -> None:
+    log.write_bytes(SOUND[:-1])
+
+    done = offsetmgr("log", "verify", log, "--format", "json")
+
+    (row,) = done.rows
+    assert (done.code, row["state"], row["next_offset"]) == (1, "missing tail", 44)
+
+
+def test_offsets_in_doubt_are_a_difference(log, offsetmgr) -> None:
+    log.write_bytes(SOUND + SOUND)
+
+    done = offsetmgr("log", "verify", log, "--format", "json")
+
+    (row,) = done.rows
+    assert (done.code, row["state"], row["broker"], row["doubts"], row["sound"]) == (
+        1,
+        "in doubt",
+        "kept",
+        1,
+        2 * len(SOUND),
+    )
+    assert row["why"] == f"position {len(SOUND)}: offset 40 comes after 44: one of the two entries is not what it was"
+
+
+def test_what_is_no_log_is_refused_by_name(tmp_path, log_dir, offsetmgr) -> None:
+    (tmp_path / "empty").mkdir()
+    old = tmp_path / "orders_0"
+    old.mkdir()
+    (old / "00000000000.kafka").write_bytes(b"")
+
+    for path, code, words in (
+        (tmp_path / "nowhere", 2, "does not exist"),
+        (tmp_path / "empty", 2, "holds no log"),
+        (log_dir / "meta.properties", 1, "has not the name of a log segment"),
+        (old, 1, "Kafka 0.7"),
+    ):
+        done = offsetmgr("log", "verify", path)
+        assert (done.code, words in done.err) == (code, True), done.err
+
+
+# --- recover --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [["--in-place"], ["--to", "OUT"]])
+def test_without_execute_nothing_is_written(log_dir, tmp_path, offsetmgr, how) -> None:
+    before = tree(tmp_path)
+
+    done = offsetmgr("log", "recover", log_dir, *(str(tmp_path / "out") if word == "OUT" else word for word in how))
+
+    assert (done.code, tree(tmp_path)) == (0, before)
+    assert "dry run: nothing was written" in done.err
+    assert "would be" in done.out
+
+
+def test_a_copy_is_cut_and_the_log_is_left_alone(log_dir, tmp_path, offsetmgr) -> None:
+    before = tree(log_dir)
+    out = tmp_path / "out"
+
+    done = offsetmgr("log", "recover", log_dir, "--to", out, "--execute", "--format", "json")
+
+    (row,) = done.rows
+    assert (done.code, row["action"], row["cut"], row["next_offset"], row["copy"]) == (
+        0,
+        "copied",
+        1000,
+        45,
+        str(out / "orders-0"),
+    )
+    assert tree(log_dir) == before
+    # A broker builds the missing indexes from the log.
+    assert tree(out) == {
+        "orders-0/00000000000000000000.log": before["orders-0/00000000000000000000.log"],
+        "orders-0/00000000000000000000.index": b"",
+        f"orders-0/{NEWEST}.log": SOUND,
+        "orders-0/leader-epoch-checkpoint": b"0\n1\n0 0\n",
+    }
+    assert "1 older segment not looked at" in done.err
+
+
+def test_a_single_file_is_copied_by_itself(log, tmp_path, offsetmgr) -> None:
+    done = offsetmgr("log", "recover", log, "--to", tmp_path / "out", "--execute")
+
+    assert (done.code, tree(tmp_path / "out")) == (0, {f"{NEWEST}.log": SOUND})
+
+
+def test_a_copy_never_replaces_anything(log, tmp_path, offsetmgr) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / log.name).write_bytes(b"mine")
+
+    done = offsetmgr("log", "recover", log, "--to", out, "--execute")
+
+    assert (done.code, tree(out)) == (1, {log.name: b"mine"})
+    assert "exists already" in done.err
+
+
+def test_in_place_keeps_what_it_cuts_and_puts_the_indexes_aside(log_dir, offsetmgr) -> None:
+    before = tree(log_dir)
+
+    done = offsetmgr("log", "recover", log_dir / "orders-0", "--in-place", "--execute", "--yes", "--format", "json")
+
+    (row,) = done.rows
+    copy = f"orders-0/{NEWEST}.log.cut-from-{len(SOUND)}"
+    assert (done.code, row["action"], row["copy"]) == (0, "cut", str(log_dir / copy))
+    assert tree(log_dir) == {
+        **{name: data for name, data in before.items() if NEWEST not in name},
+        f"orders-0/{NEWEST}.log": SOUND,
+        copy: JUNK,
+        f"orders-0/{NEWEST}.index.before-cut-{len(SOUND)}": b"index",
+        f"orders-0/{NEWEST}.timeindex.before-cut-{len(SOUND)}": b"times",
+    }
+    assert f"no running broker uses it (seen: nobody holds the lock of {log_dir}/.lock" in done.err
+
+    again = offsetmgr("log", "recover", log_dir, "--in-place", "--execute", "--yes", "--format", "json")
+    assert (again.code, [row["action"] for row in again.rows]) == (0, ["nothing to cut"])
+
+
+def test_what_is_cut_can_be_kept_elsewhere(log_dir, log, tmp_path, offsetmgr) -> None:
+    keep = tmp_path / "keep"
+    keep.mkdir()
+
+    done = offsetmgr("log", "recover", log, "--in-place", "--keep", keep, "--execute", "--yes")
+
+    assert (done.code, log.read_bytes()) == (0, SOUND)
+    assert tree(keep) == {f"orders-0.{NEWEST}.log.cut-from-{len(SOUND)}": JUNK}
+
+
+def test_in_place_asks_first(log, offsetmgr, monkeypatch) -> None:
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        done = offsetmgr("log", "recover", log, "--in-place", "--execute")
+
+    assert (done.code, log.read_bytes()) == (2, SOUND + JUNK)
+    assert done.err.endswith(
+        "error: log recover: cut 1,000 bytes from 1 log in place: stdin is not a terminal, so nobody can confirm it\n"
+        "hint: add --yes\n"
+    )
+
+
+def test_another_file_under_the_copys_name_is_never_written_over(log_dir, log, offsetmgr) -> None:
+    other = log.with_name(f"{log.name}.cut-from-{len(SOUND)}")
+    other.write_bytes(b"of another day")
+    before = tree(log_dir)
+
+    done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
+
+    assert (done.code, tree(log_dir)) == (1, before)
+    assert f"error: file {other}: exists, and does not hold what is to be cut\n" in done.err
+
+
+def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log, offsetmgr) -> None:
+    block = b"".join(batch([Record(40 + n, None, None, b"x" * 1000)]) for n in range(20))
+    log.write_bytes(block + block)
+
+    refused = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes", "--format", "json")
+    assert (refused.code, [row["action"] for row in refused.rows]) == (1, ["refused"])
+    assert "a broker would throw the whole segment away" in refused.err
+    assert log.read_bytes() == block + block
+
+    done = offsetmgr("log", "recover", log, "--in-place", "--strict", "--execute", "--yes", "--format", "json")
+    assert (done.code, [(row["cut"], row["next_offset"]) for row in done.rows]) == (0, [(len(block), 60)])
+    assert log.read_bytes() == block
+
+
+def test_one_of_the_two_ways_has_to_be_chosen(log, tmp_path, offsetmgr) -> None:
+    for how in ([], ["--in-place", "--to", tmp_path / "out"], ["--to", tmp_path / "out", "--keep", tmp_path]):
+        assert offsetmgr("log", "recover", log, *how).code == 2
+
+
+# --- running brokers ------------------------------------------------------------------------------
+
+HOLDER = """
+import fcntl, sys
+held = open(sys.argv[1], "rb" if sys.argv[2] == "read" else "r+b")
+if sys.argv[2] == "lock":
+    fcntl.lockf(held, fcntl.LOCK_EX)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def holding(file: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a file open, or its lock, as Java's FileChannel.tryLock takes it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(file), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.communicate()
+
+
+@pytest.fixture
+def broker(log_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    yield from holding(log_dir / ".lock", "lock")
+
+
+def test_a_running_brokers_logs_are_never_cut(log_dir, log, broker, offsetmgr) -> None:
+    before = tree(log_dir)
+
+    done = offsetmgr("log", "recover", log_dir, "--in-place", "--execute", "--yes", "--format", "json")
+
+    assert (done.code, [row["action"] for row in done.rows], tree(log_dir)) == (1, ["refused"], before)
+    how = f"a running broker uses it (seen: process {broker.pid} holds the lock of {log_dir}/.lock)"
+    assert f"error: folder {log_dir}/orders-0: {how}\n" in done.err
+
+
+def test_they_are_verified_and_copied_and_a_broker_that_runs_is_told(log_dir, tmp_path, broker, offsetmgr) -> None:
+    seen = offsetmgr("log", "verify", log_dir)
+    assert f"process {broker.pid} holds the lock" in seen.err
+
+    assert offsetmgr("log", "recover", log_dir, "--to", tmp_path / "out", "--execute").code == 0
+
+
+@pytest.mark.parametrize("inside", [".", "deep/er"])
+def test_no_copy_is_written_into_a_running_brokers_log_directory(log_dir, log, broker, offsetmgr, inside) -> None:
+    before = tree(log_dir)
+
+    done = offsetmgr("log", "recover", log, "--to", log_dir / inside, "--execute")
+
+    assert (done.code, tree(log_dir)) == (1, before)
+    assert "a running broker uses it" in done.err
+
+
+def test_a_process_that_has_a_log_open_for_writing_is_a_running_broker_where_no_lock_tells(log_dir, log) -> None:
+    (log_dir / ".lock").unlink()
+    for process in holding(log, "open"):
+        found = standing(log)
+        assert (found.use, found.known) == (Use.RUNNING, "seen")
+        assert found.how == f"no .lock in {log_dir}, but process {process.pid} has {log} open for writing"
+
+
+def test_a_process_that_only_reads_is_none(log_dir, log) -> None:
+    (log_dir / ".lock").unlink()
+    for process in holding(log, "read"):
+        assert f"process {process.pid} " not in standing(log).how
+
+
+def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offsetmgr, monkeypatch) -> None:
+    (log_dir / ".lock").unlink()
+    monkeypatch.setattr(standing_module, "_PROC", tmp_path / "no-proc")
+
+    done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
+
+    assert (done.code, log.read_bytes()) == (1, SOUND + JUNK)
+    assert "whether a running broker uses it is not known (unknown: no .lock in" in done.err
+    assert offsetmgr("log", "recover", log, "--to", tmp_path / "out", "--execute").code == 0
+
+
+def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
+    (log_dir / ".lock").unlink()
+    monkeypatch.setattr(standing_module, "_writes_to", lambda process, files: None)
+
+    found = standing(log)
+
+    assert (found.use, found.known) == (Use.UNKNOWN, "unknown")
+    assert "processes may not be looked at" in found.how
+
+
+def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
+    program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", program, str(log_dir / ".lock")]
+    with standing_module.alone(log_dir / "orders-0"):
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "BlockingIOError" in refused.stderr
+    subprocess.run(command, timeout=60, check=True)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def little_room() -> None:
+    """Stands for a full disk: a write beyond it fails, having written what still fitted."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+@pytest.mark.parametrize("how", ["--in-place", "--to"])
+def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_path, how) -> None:
+    log.write_bytes(SOUND + 9 * JUNK)
+    before = tree(log_dir)
+    out = [] if how == "--in-place" else [str(tmp_path / "out")]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "offsetmgr", "log", "recover", str(log_dir), how, *out, "--execute", "--yes"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=little_room,
+    )
+
+    assert (done.returncode, tree(log_dir)) == (1, before)
+    assert ": File too large\nhint: " in done.stderr
+    assert "make room" in done.stderr
+    assert tree(tmp_path / "out") == {}
+
+
+def dying(command: str, log: Path, folder: Path, moment: str) -> int:
+    script = Path(__file__).with_name("dying_recovery.py")
+    arguments = [sys.executable, str(script), command, str(log), str(folder), moment]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("moment", ["before", "torn", "after"])
+def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy(
+    log, tmp_path, offsetmgr, moment
+) -> None:
+    steps = dying("cut", log, tmp_path / "dead", moment)
+
+    outcomes = []
+    for step in range(steps + 1):
+        own = tmp_path / "dead" / str(step) / "orders-0"
+        mine, copy = own / log.name, own / f"{log.name}.cut-from-{len(SOUND)}"
+        was_cut = mine.read_bytes() == SOUND
+        if was_cut:
+            assert copy.read_bytes() == JUNK
+        else:
+            assert mine.read_bytes() == SOUND + JUNK
+        outcomes.append(was_cut)
+        for name in ("meta.properties", ".lock"):  # quicker than a look at every process
+            (own.parent / name).touch()
+        assert offsetmgr("log", "recover", own, "--in-place", "--execute", "--yes").code == 0
+        assert (mine.read_bytes(), copy.read_bytes()) == (SOUND, JUNK)
+        assert not (own / f"{NEWEST}.index").exists()
+    assert steps >= 8
+    assert outcomes == sorted(outcomes)
+    assert outcomes.count(True) >= 1
+
+
+@pytest.mark.parametrize("moment", ["before", "torn", "after"])
+def test_a_copy_killed_at_any_step_is_whole_or_not_there(log, tmp_path, offsetmgr, moment) -> None:
+    before = tree(log.parent)
+    steps = dying("copy", log, tmp_path / "dead", moment)
+
+    for step in range(steps + 1):
+        own = tmp_path / "dead" / str(step)
+        assert tree(own / "orders-0") == before
+        repaired = own / "repaired"
+        if not repaired.exists():
+            assert offsetmgr("log", "recover", own / "orders-0", "--to", own / "again", "--execute").code == 0
+            repaired = own / "again" / "orders-0"
+        assert tree(repaired)[log.name] == SOUND
+        assert set(tree(repaired)) == set(before) - {f"{NEWEST}.index", f"{NEWEST}.timeindex"}
+    assert steps >= 12
+
+
+def test_a_log_that_has_changed_since_it_was_examined_is_not_cut(log) -> None:
+    from offsetmgr.errors import Conflict
+    from offsetmgr.segments.repair import cut_in_place
+
+    cut = cut_of(look(Segment.of(log)))
+    with log.open("ab") as more:
+        more.write(b"more")
+
+    with pytest.raises(Conflict, match="has changed since it was examined"):
+        cut_in_place(cut)
+    assert log.read_bytes() == SOUND + JUNK + b"more"
