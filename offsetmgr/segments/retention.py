@@ -1,0 +1,101 @@
+"""Which segments of a log a deletion policy would take away, as a report: nothing is deleted here.
+
+Whole segments go, the oldest first. A policy is asked of one after the other and ends at the first that it keeps, so a
+log never gets a hole. Where even the last one goes, a broker begins a new one first, so that the log's end is not lost;
+an empty last one stays.
+
+Source: Kafka 0.10.1, Implementation, 5.5 "Deletes"; kafka.log.UnifiedLog.deleteOldSegments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from offsetmgr.segments.segment import Segment
+
+
+class Judged(NamedTuple):
+    """A segment as a policy sees it: ``newest`` is the largest time of its messages, or, where they have none, when its
+    file was last written (milliseconds since 1970). ``behind`` is the bytes of all segments after it."""
+
+    segment: Segment
+    size: int
+    newest: int
+    behind: int
+
+
+class DeletionPolicy(Protocol):
+    """Decides on one segment. Pure: the time is handed in (milliseconds since 1970)."""
+
+    def reason(self, judged: Judged, now: int) -> str | None:
+        """Why the segment may go; None where it is to be kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OlderThan:
+    """``retention.ms``: segments whose newest message is older than so many milliseconds."""
+
+    milliseconds: int
+
+    def reason(self, judged: Judged, now: int) -> str | None:
+        age = now - judged.newest
+        return f"its newest message is {age:,} ms old" if age > self.milliseconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class MoreThan:
+    """``retention.bytes``: segments without which the log still has so many bytes."""
+
+    size: int
+
+    def reason(self, judged: Judged, now: int) -> str | None:  # noqa: ARG002 - a policy's form
+        return f"{judged.behind:,} bytes lie behind it" if judged.behind >= self.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class EitherOf:
+    """What any of these policies would take, as a broker does that has several."""
+
+    policies: tuple[DeletionPolicy, ...]
+
+    def reason(self, judged: Judged, now: int) -> str | None:
+        return next((why for policy in self.policies if (why := policy.reason(judged, now)) is not None), None)
+
+
+class Verdict(NamedTuple):
+    """What would become of a segment; ``reason`` is None where it is kept."""
+
+    segment: Segment
+    size: int
+    newest: int
+    reason: str | None
+
+
+def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[Verdict]:
+    """What a policy would do to a log, segment by segment; ``now`` is milliseconds since 1970. Raises `FileFailure`."""
+    sizes = [segment.size for segment in segments]
+    behind = sum(sizes)
+    keeping = False
+    for segment, size in zip(segments, sizes, strict=True):
+        keeping = keeping or (size == 0 and behind == 0)
+        behind -= size
+        newest = newest_in(segment)
+        reason = None if keeping else policy.reason(Judged(segment, size, newest, behind), now)
+        keeping = keeping or reason is None
+        yield Verdict(segment, size, newest, reason)
+
+
+def newest_in(segment: Segment) -> int:
+    """The largest time of a segment's messages, milliseconds since 1970; when its file was last written where they have
+    none (format 0). The time index of a closed segment has it, that of an open one lags, so what lies behind its last
+    entry is looked at. Raises `FileFailure`, and `Unreadable` where that is damaged."""
+    index = segment.time_index()
+    last = index[len(index) - 1] if len(index) else None
+    newest = -1 if last is None else last.timestamp
+    with segment.walk(segment.position_before(last.offset) if last else 0) as walk:
+        for entry in walk:
+            newest = max(newest, entry.header().largest_timestamp or -1)
+    return newest if newest >= 0 else segment.modified

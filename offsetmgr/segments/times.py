@@ -1,0 +1,89 @@
+"""Offsets for times, out of a partition's segments.
+
+Times are milliseconds since 1970, and are the producers' unless the topic has the broker's: they need not ascend, so
+nothing but a look at the messages tells them. A message without a time (format 0) counts as written when its segment
+was last written.
+
+Source: Kafka 0.10.1, Implementation, 5.5 "Reads"; kafka.log.UnifiedLog (fetchOffsetByTimestamp,
+legacyFetchOffsetsBefore).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from offsetmgr.segments.entries import Entry
+from offsetmgr.segments.partition import next_offset
+from offsetmgr.segments.retention import newest_in
+from offsetmgr.segments.segment import Segment
+
+
+class TimedOffset(NamedTuple):
+    """A message's offset and time."""
+
+    offset: int
+    timestamp: int
+
+
+def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
+    """The last message of the log whose time is at or before ``time``; None where all are later, or there is none.
+
+    Raises `Unreadable` where what is looked at is damaged, `FileFailure`.
+    """
+    for segment in reversed(segments):
+        found = _last_in(segment, time)
+        if found is not None:
+            return found
+    return None
+
+
+def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
+    """The first message of the log whose time is at or after ``time``, as brokers answer since 0.10.1 (KIP-79); None
+    where all are earlier. Messages without a time are none of its answers. Raises as `at_or_before`."""
+    for segment in segments:
+        if newest_in(segment) < time:
+            continue
+        index = segment.time_index().before(time - 1)
+        with segment.walk(0 if index is None else segment.position_before(index.offset)) as walk:
+            for entry in walk:
+                if (entry.header().largest_timestamp or -1) < time:
+                    continue
+                for record in entry.batch().records:
+                    if record.timestamp is not None and record.timestamp >= time:
+                        return TimedOffset(record.offset, record.timestamp)
+    return None
+
+
+def segments_before(segments: Sequence[Segment], time: int, most: int, now: int) -> list[int]:
+    """Where segments begin, descending and at most ``most`` of them, from the last on that was written at or before
+    ``time``: brokers' answer before 0.10.1, as coarse as the segments. The log's end counts as written ``now``, if the
+    last segment is not empty. Raises `FileFailure`, and `Unreadable` where the last segment is damaged."""
+    written = [(segment.base_offset, segment.modified) for segment in segments]
+    if segments and segments[-1].size:
+        written.append((next_offset(segments[-1]), now))
+    while written and written[-1][1] > time:
+        written.pop()
+    return [offset for offset, _ in reversed(written)][:most]
+
+
+def _last_in(segment: Segment, time: int) -> TimedOffset | None:
+    """The last message in a segment that is not later. An entry none of whose messages is later is decoded only if it
+    is the last such."""
+    written = segment.modified
+    found: TimedOffset | Entry | None = None
+    with segment.walk() as walk:
+        for entry in walk:
+            if not (newest := entry.header().largest_timestamp) or newest > time:
+                found = _last_of(entry, time, written) or found
+            elif entry.header().record_count != 0 and not entry.header().control:
+                found = entry
+    return _last_of(found, time, written) if isinstance(found, Entry) else found
+
+
+def _last_of(entry: Entry, time: int, written: int) -> TimedOffset | None:
+    for record in reversed(entry.batch().records):
+        at = written if record.timestamp is None else record.timestamp
+        if at <= time:
+            return TimedOffset(record.offset, at)
+    return None

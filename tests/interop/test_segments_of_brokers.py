@@ -1,0 +1,439 @@
+"""Segments that real brokers wrote, in every format and codec, compacted and not, with transactions: every record as
+a consumer reads it, and every field as Kafka's DumpLogSegments prints it.
+
+Message formats 0 and 1 come from broker 3.9.1 under an inter-broker version before 3.0, which still writes them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.entries import Entry
+from offsetmgr.segments.messages import Message, Wanted, entries_of, messages
+from offsetmgr.segments.partition import segments_in
+from offsetmgr.segments.segment import LOG, Segment
+from offsetmgr.segments.transactions import Transactions, marker_of
+
+pytestmark = pytest.mark.servers
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
+COUNT: Final = 4_000 if SOAK else 400
+"""Messages a partition."""
+KEYS: Final = 30
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""By the number of the partition to which they are written."""
+TRANSACTIONS: Final = len(CODECS)
+"""The partition behind them has transactions."""
+FORMATS: Final = {"0.9.0": 0, "0.10.2": 1, "2.8": 2}
+"""``message.format.version`` -> the version of messages that brokers then write."""
+TIME: Final = 1_700_000_000_000
+SMALL_SEGMENTS: Final = {"segment.bytes": "40000", "retention.ms": "-1"}
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "60000",
+    "max.compaction.lag.ms": "1",
+}
+
+Shown = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""Offset, time, whether the broker set it, key, value, headers."""
+
+
+class Written(NamedTuple):
+    """A partition as a consumer read it, and a copy of its files made while nothing changed them."""
+
+    folder: Path
+    magic: int
+    uncommitted: list[Shown]
+    committed: list[Shown]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return segments_in(self.folder)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
+    assert error is None, error
+
+
+def produce(bootstrap: str, topic: str, partition: int, codec: str, chance: random.Random, headers: bool) -> None:
+    """Small and large messages, tombstones, messages without a key (where that may be), in batches of all sizes."""
+    producer = ck.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "linger.ms": 2,
+            "batch.size": 16_384,  # a batch has to fit into a segment
+            "enable.idempotence": headers,
+            "on_delivery": delivered,
+        }
+    )
+    for number in range(COUNT):
+        key = None if "delete" in topic and chance.random() < 0.1 else b"key-%d" % chance.randrange(KEYS)
+        size = 30_000 if number == COUNT // 2 else chance.choice((0, 10, 100, 1500))
+        value = (
+            None
+            if key is not None and chance.random() < 0.1
+            else (b"value-%d-" % number) + chance.randbytes(size // 2).hex().encode()
+        )
+        producer.produce(
+            topic,
+            key=key,
+            value=value,
+            partition=partition,
+            timestamp=TIME + number * 10 + chance.randrange(100),
+            headers=[("number", b"%d" % number), ("none", None)] if headers and number % 7 == 0 else None,
+        )
+        if chance.random() < 0.05:
+            assert producer.flush(30) == 0
+    assert producer.flush(30) == 0
+
+
+def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) -> ck.Producer:
+    """Two producers' transactions, one inside the other's time, some aborted; messages without a transaction between.
+
+    The last one stays open; its producer is given back, for as long as it is to stay so.
+    """
+    producers = []
+    for number in range(2):
+        producer = ck.Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number}", "on_delivery": delivered}
+        )
+        producer.init_transactions(30)
+        producers.append(producer)
+    plain = ck.Producer({"bootstrap.servers": bootstrap, "on_delivery": delivered})
+    for turn in range(COUNT // 40):
+        for producer in producers:
+            producer.begin_transaction()
+        for number in range(4):
+            value = b"turn-%d-" % turn + chance.randbytes(400).hex().encode()
+            producers[number % 2].produce(topic, value, b"key-%d" % chance.randrange(KEYS), partition)
+            producers[number % 2].flush(30)
+            plain.produce(topic, b"plain " + value, b"plain-%d" % chance.randrange(KEYS), partition)
+            plain.flush(30)
+        for producer in producers:
+            (producer.abort_transaction if chance.random() < 0.4 else producer.commit_transaction)(30)
+    producers[0].begin_transaction()
+    producers[0].produce(topic, b"never seen", b"open", partition)
+    producers[0].flush(30)
+    plain.produce(topic, b"not stable", b"behind", partition)
+    plain.flush(30)
+    return producers[0]
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not {what} after {seconds:g} s"
+        time.sleep(0.1)
+
+
+# --- reading with a consumer ----------------------------------------------------------------------
+
+
+def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str, list[Shown]]:
+    """Every message of these partitions that a consumer is given, to the ends that it is told."""
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "check.crcs": True,
+        }
+    )
+    found: dict[str, list[Shown]] = {name: [] for name in partitions}
+    ended: set[str] = set()
+    try:
+        consumer.assign(
+            [ck.TopicPartition(topic, int(n), 0) for topic, _, n in (p.rpartition("-") for p in partitions)]
+        )
+        deadline = time.monotonic() + 90
+        while len(ended) < len(partitions):
+            assert time.monotonic() < deadline, f"{set(partitions) - ended} were not read in 90 s"
+            for message in consumer.consume(10_000, 0.2):
+                name = f"{message.topic()}-{message.partition()}"
+                if message.error():
+                    assert message.error().code() == ck.KafkaError._PARTITION_EOF, message.error()
+                    ended.add(name)
+                    continue
+                kind, timestamp = message.timestamp()
+                found[name].append(
+                    (
+                        message.offset(),
+                        None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
+                        kind == ck.TIMESTAMP_LOG_APPEND_TIME,
+                        message.key(),
+                        message.value(),
+                        tuple(message.headers() or ()),
+                    )
+                )
+    finally:
+        consumer.close()
+    return found
+
+
+def shown(record: Record) -> Shown:
+    return (record.offset, record.timestamp, record.log_append_time, record.key, record.value, record.headers)
+
+
+def logs_of(folder: Path) -> list[tuple[str, int, int, int]]:
+    """What changes when a broker appends to a log or compacts it."""
+    found = []
+    for file in sorted(folder.iterdir()):
+        if LOG in file.suffixes:
+            stat = file.stat()
+            found.append((file.name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return found
+
+
+def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> list[Written]:
+    """Partitions as they stand: read and copied again where the broker changed one meanwhile."""
+    done: dict[str, Written] = {}
+    deadline = time.monotonic() + 90
+    while pending := [name for name in magics if name not in done]:
+        assert time.monotonic() < deadline, f"{', '.join(pending)} never stand still"
+        before = {name: logs_of(data / name) for name in pending}
+        uncommitted = consumed(bootstrap, pending, "read_uncommitted")
+        committed = consumed(bootstrap, pending, "read_committed")
+        for name in pending:
+            shutil.rmtree(target / name, ignore_errors=True)
+            try:
+                shutil.copytree(data / name, target / name)
+            except (shutil.Error, FileNotFoundError):
+                continue
+            if logs_of(data / name) == before[name]:
+                done[name] = Written(target / name, magics[name], uncommitted[name], committed[name])
+    return [done[name] for name in magics]
+
+
+# --- the brokers ----------------------------------------------------------------------------------
+
+
+def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[int, dict[str, str]]]) -> list[Written]:
+    """Topics with a partition for each codec, and one for transactions where the format has them."""
+    chance = random.Random(SEED)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    created = admin.create_topics(
+        [
+            NewTopic(topic, num_partitions=TRANSACTIONS + 1, replication_factor=1, config={**SMALL_SEGMENTS, **config})
+            for topic, (_, config) in topics.items()
+        ],
+        operation_timeout=30,
+    )
+    for done in created.values():
+        done.result(60)
+    left_open = []
+    magics: dict[str, int] = {}
+    for topic, (magic, _) in topics.items():
+        for partition, codec in enumerate(CODECS[: 5 if magic == 2 else 4]):
+            produce(bootstrap, topic, partition, codec, chance, headers=magic == 2)
+            magics[f"{topic}-{partition}"] = magic
+        if magic == 2:
+            left_open.append(transact(bootstrap, topic, TRANSACTIONS, chance))
+            magics[f"{topic}-{TRANSACTIONS}"] = magic
+    checkpoint = data / "cleaner-offset-checkpoint"
+    compacted = {name for name in magics if "compact" in name}
+
+    def cleaned() -> bool:
+        lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
+        return {f"{topic}-{number}" for topic, number, _ in map(str.split, lines[2:])} >= compacted
+
+    wait_for(cleaned, f"compacted: {', '.join(sorted(compacted))}")
+    written = copied(bootstrap, data, target, magics)
+    for producer in left_open:
+        producer.abort_transaction(30)
+    return written
+
+
+def topics_of(formats: dict[str, int], with_format: bool) -> dict[str, tuple[int, dict[str, str]]]:
+    """One kept and one compacted topic of each format; of format 1 the kept one and of format 2 the compacted one have
+    the broker's times."""
+    found: dict[str, tuple[int, dict[str, str]]] = {}
+    for version, magic in formats.items():
+        config = {"message.format.version": version} if with_format else {}
+        kept, compacted = (dict(config), {**config, **COMPACTED})
+        if magic:
+            (kept if magic == 1 else compacted)["message.timestamp.type"] = "LogAppendTime"
+        found[f"format{magic}-delete"] = (magic, kept)
+        found[f"format{magic}-compact"] = (magic, compacted)
+    return found
+
+
+FAST_CLEANER: Final = {"log.cleaner.backoff.ms": 100, "log.cleaner.threads": 2}
+
+
+@pytest.fixture(scope="module")
+def old(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Written]]:
+    """One broker, 3.9.1 under inter-broker version 2.8, that writes all three formats, each in topics of its own."""
+    config = {"inter.broker.protocol.version": "2.8", **FAST_CLEANER}
+    folder = tmp_path_factory.mktemp("old-formats")
+    with KafkaBroker(folder, zookeeper=f"{zookeeper.connect}/old-formats", config=config) as broker:
+        copies = tmp_path_factory.mktemp("old-copies")
+        yield write_all(broker.bootstrap, folder / "data", copies, topics_of(FORMATS, with_format=True))
+
+
+def told(error: OffsetMgrError) -> None:
+    raise AssertionError(f"an intact file is taken for damaged: {error}")
+
+
+def read(written: Written, **wanted: Any) -> list[Message]:
+    return list(messages(written.segments, Wanted(**wanted), told))
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def test_every_message_is_what_a_consumer_reads(old: list[Written]) -> None:
+    for written in old:
+        found = read(written)
+        assert [shown(message.record) for message in found] == written.uncommitted, written.folder.name
+        assert {message.header.magic for message in found} == {written.magic}, written.folder.name
+    assert len(old) == 2 * (4 + 4 + 6)
+
+
+def test_every_codec_was_written_and_compaction_has_left_gaps(old: list[Written]) -> None:
+    for written in old:
+        topic, _, number = written.folder.name.rpartition("-")
+        found = read(written)
+        if int(number) < TRANSACTIONS:
+            assert {message.header.codec for message in found} >= {int(number)}, written.folder.name
+        last = found[-1].record.offset
+        assert (len(found) <= last) == (topic.endswith("compact") or int(number) == TRANSACTIONS), written.folder.name
+        assert len(written.segments) > 1, written.folder.name
+
+
+def test_readers_of_committed_messages_see_neither_aborted_ones_nor_what_is_not_stable(old: list[Written]) -> None:
+    for written in old:
+        found = [shown(message.record) for message in read(written, committed=True)]
+        assert found == written.committed, written.folder.name
+        if written.folder.name.endswith(f"-{TRANSACTIONS}"):
+            assert 0 < len(found) < len(written.uncommitted)
+
+
+def test_aborted_transactions_are_those_of_the_brokers_index(old: list[Written]) -> None:
+    for written in old:
+        if not written.folder.name.endswith(f"delete-{TRANSACTIONS}"):
+            continue
+        walked = Transactions()
+        for segment in written.segments:
+            walked.add_all(entries_of(segment, Wanted(), told))
+        kept = [one for segment in written.segments for one in segment.aborted_index()]
+
+        assert [one._replace(last_stable_offset=None) for one in kept] == walked.aborted
+        assert len(kept) > 2
+        assert walked.last_stable_offset == next(iter(walked.open.values()))
+
+
+def test_reading_begins_at_any_offset(old: list[Written]) -> None:
+    chance = random.Random(SEED)
+    for written in old:
+        last = written.uncommitted[-1][0]
+        for first in [0, last, last + 1, *(chance.randrange(last) for _ in range(4))]:
+            found = [shown(message.record) for message in read(written, first=first, end=first + 50)]
+            assert found == [one for one in written.uncommitted if first <= one[0] < first + 50], written.folder.name
+
+
+# --- Kafka's own tool -----------------------------------------------------------------------------
+
+_TIMES: Final = {None: "NoTimestampType", False: "CreateTime", True: "LogAppendTime"}
+_INNER_CHECKSUM: Final = re.compile(r" isValid: true crc: \d+}")
+"""Kafka also prints the checksum of each message inside another; ours has proved it by reading it."""
+
+
+def number(value: int | None) -> int:
+    """Kafka writes -1 for what there is not."""
+    return -1 if value is None else value
+
+
+def time_of(magic: int, by_broker: bool, timestamp: int | None) -> str:
+    return f"{_TIMES[None if magic == 0 else by_broker]}: {number(timestamp)}"
+
+
+def entry_line(entry: Entry) -> str:
+    """An entry's header as DumpLogSegments prints it."""
+    h = entry.header()
+    time_ = time_of(h.magic, h.log_append_time, h.largest_timestamp)
+    end = f"size: {len(entry.data)} magic: {h.magic} compresscodec: {CODECS[h.codec]} crc: {h.crc} isvalid: true"
+    if h.magic < 2:
+        return f"offset: {h.last_offset} position: {entry.position} {time_} {end}"
+    last = -1 if h.base_sequence is None else h.base_sequence + h.last_offset - entry.offset
+    horizon = f"[{h.base_timestamp}]" if h.delete_horizon else ".empty"
+    return (
+        f"baseOffset: {h.base_offset} lastOffset: {h.last_offset} count: {h.record_count}"
+        f" baseSequence: {number(h.base_sequence)} lastSequence: {last} producerId: {number(h.producer_id)}"
+        f" producerEpoch: {number(h.producer_epoch)} partitionLeaderEpoch: {number(h.leader_epoch)}"
+        f" isTransactional: {str(h.transactional).lower()} isControl: {str(h.control).lower()}"
+        f" deleteHorizonMs: OptionalLong{horizon} position: {entry.position} {time_} {end}"
+    )
+
+
+def record_line(message: Message) -> str:
+    """A record as DumpLogSegments prints it."""
+    record, _, header, sequence = message
+    key_size, value_size = (-1 if field is None else len(field) for field in (record.key, record.value))
+    line = f"| offset: {record.offset} {time_of(header.magic, record.log_append_time, record.timestamp)}"
+    line += f" keySize: {key_size} valueSize: {value_size}"
+    if header.magic == 2:
+        line += f" sequence: {number(sequence)} headerKeys: [{','.join(name for name, _ in record.headers)}]"
+    if header.control:
+        marker = marker_of(record)
+        return f"{line} endTxnMarker: {marker.name.upper()} coordinatorEpoch: {marker.coordinator_epoch}"
+    line += "" if record.key is None else f" key: {record.key.decode()}"
+    return line + ("" if record.value is None else f" payload: {record.value.decode()}")
+
+
+def lines_of(segment: Segment) -> Iterator[str]:
+    """A whole file as DumpLogSegments prints it."""
+    records = messages((segment,), Wanted(controls=True), told)
+    message = next(records, None)
+    for entry in entries_of(segment, Wanted(), told):
+        yield entry_line(entry)
+        while message is not None and message.entry.position == entry.position:
+            yield record_line(message)
+            message = next(records, None)
+
+
+def printed_by_kafka(jar_set: str, files: list[Path]) -> dict[Path, list[str]]:
+    arguments = ["--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files))]
+    done = java_tool(jar_set, "kafka.tools.DumpLogSegments", arguments, timeout=150)
+    assert done.returncode == 0, done.stderr
+    found: dict[Path, list[str]] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("Dumping "):
+            found[Path(line.removeprefix("Dumping "))] = lines = []
+        elif not line.startswith("Log starting offset: "):
+            lines.append(_INNER_CHECKSUM.sub("", line).rstrip())
+    return found
+
+
+def test_every_field_is_what_kafka_prints(old: list[Written]) -> None:
+    segments = [segment for written in old for segment in written.segments]
+
+    printed = printed_by_kafka("kafka-3.9", [segment.log for segment in segments])
+
+    assert len(printed) == len(segments)
+    for segment in segments:
+        assert list(map(str.rstrip, lines_of(segment))) == printed[segment.log], segment.log
+    text = [line for lines in printed.values() for line in lines]
+    for seen in ("magic: 0", "magic: 1", "magic: 2", "endTxnMarker: ABORT", "OptionalLong[", "LogAppendTime: 1"):
+        assert any(seen in line for line in text), seen
