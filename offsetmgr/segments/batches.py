@@ -92,6 +92,8 @@ def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int =
             raise Unreadable(f"batch at offset {offset}", f"it claims to have {size} bytes")
         if end > len(data):
             return
+        if offset < 0:  # no checksum covers it, and whoever asks for offsets from 0 on would miss it without a word
+            raise Unreadable(f"batch at offset {offset}", "an offset cannot be negative")
         magic = data[at + MAGIC_AT]
         try:
             if magic < 2:
@@ -240,6 +242,8 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
     else:
         records = _inner(outer, offset, codec, appended, limit)
     base = records[0].offset
+    if base < 0:
+        raise Unreadable(f"message at offset {offset}", f"the first message in it would have offset {base}")
     records = [record for record in records if record.offset >= first]
     return Batch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
 

@@ -259,6 +259,17 @@ def test_a_format_and_a_codec_of_the_future_are_named() -> None:
         records_of(batch(3, [record(0, b"k", b"v", [])], attributes=5))
 
 
+def test_negative_offsets_are_an_error_and_not_left_out() -> None:
+    inner = b"".join(message(1, n, b"k", b"v") for n in range(5))
+    for data in (
+        message(0, -1, b"k", b"v"),
+        message(1, 3, None, gzip.compress(inner), attributes=1),  # the first one's would be -1
+        batch(-(2**63), [record(0, b"k", b"v", [])]),
+    ):
+        with pytest.raises(Unreadable, match="negative|would have offset -1"):
+            records_of(data)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_records_is_found(count: int) -> None:
     written = [record(0, b"a", b"1", []), record(1, b"b", b"2", [])]
