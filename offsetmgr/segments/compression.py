@@ -93,7 +93,7 @@ def _gunzip(data: bytes, what: str, limit: int) -> bytes:
 def _snappy(data: bytes, what: str, limit: int) -> bytes:
     """In Java's chunks, or in one piece, as librdkafka writes it."""
     if not data.startswith(_XERIAL):
-        return _snappy_piece(data, what, limit)
+        return _snappy_piece(data, what, limit, limit)
     out = bytearray()
     at = _XERIAL_HEADER
     while at < len(data):
@@ -101,14 +101,15 @@ def _snappy(data: bytes, what: str, limit: int) -> bytes:
         at += _INT32.size
         if not 0 <= size <= len(data) - at:
             raise ValueError(f"a chunk of {size} bytes does not fit in it")
-        out += _snappy_piece(data[at : at + size], what, limit - len(out))
+        out += _snappy_piece(data[at : at + size], what, limit - len(out), limit)
         at += size
     return bytes(out)
 
 
-def _snappy_piece(data: bytes, what: str, limit: int) -> bytes:
+def _snappy_piece(data: bytes, what: str, room: int, limit: int) -> bytes:
+    """``room`` is what is left of the limit."""
     size = cramjam.snappy.decompress_raw_len(data)
-    if size > limit:
+    if size > room:
         raise _over(what, limit)
     if size > _SNAPPY_RATIO * len(data):
         raise ValueError(f"{len(data)} bytes cannot have been {size} before")

@@ -1,0 +1,199 @@
+"""Entries mutated by the thousand, in a process whose memory is bounded: what is accepted of them.
+
+Arguments: ``SEED COUNT``. Prints a JSON object: how many mutations ended how, the most memory that was held beyond the
+beginning, and the first things that were wrong.
+
+What is accepted is what the checksum proves. Beside it stand an entry's offset and, in format 2, its leader epoch:
+where they alone are changed, the entry has the same records under offsets that are moved as its own is, and what examines a
+log doubts it where it overlaps with others. In half of the mutations the checksum is put right again: then it proves
+nothing, and whatever does not keep to the format is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import resource
+import struct
+import sys
+import zlib
+from collections import Counter
+from pathlib import Path
+
+from crc32c import crc32c
+
+from offsetmgr.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.entries import Walk
+from offsetmgr.segments.recovery import examine
+from offsetmgr.segments.writing import Producer, batch, end_of_transaction, message_set
+
+TIME = 1_700_000_000_000
+ROOM = 256 * 1024 * 1024
+"""Bytes of address space beyond the beginning: what tries to take more fails, and is told."""
+LIMIT = 8 * 1024 * 1024
+EXTREMES = (0, 1, 13, 14, 48, 49, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+TYPED = (Unreadable, UnknownVersion, OverLimit)
+
+
+def records(first: int, number: int, *, time: bool = True, headers: bool = False) -> list[Record]:
+    return [
+        Record(
+            first + n,
+            TIME + n if time else None,
+            None if n % 4 == 3 else b"key %d" % (n % 3),
+            None if n % 5 == 4 else b"value %d " % n * (1 + 7 * n),
+            (("h", b"1"), ("null", None)) if headers and n % 2 else (),
+        )
+        for n in range(number)
+    ]
+
+
+def entries(first: int) -> list[bytes]:
+    """One of every kind, each with the offsets from ``first`` to ``first + 5``."""
+    writer = Producer(4000, 2, 17, transactional=True)
+    return [
+        *(message_set(records(first, 6, time=False), 0, codec) for codec in (1, 2, 3)),
+        *(message_set(records(first, 6), 1, codec) for codec in (1, 2, 3)),
+        *(batch(records(first, 6, headers=True), codec, leader_epoch=3) for codec in range(5)),
+        batch(records(first, 6), 2, producer=writer, leader_epoch=3),
+        batch(records(first, 1), last_offset=first + 5),  # compaction took the others
+        end_of_transaction(first + 5, writer, commit=True, timestamp=TIME),
+        message_set([Record(first + 5, None, b"k", b"alone")], 0),
+        message_set([Record(first + 5, TIME, None, None)], 1),
+    ]
+
+
+BEFORE = batch(records(94, 6))
+SEEDS = entries(100)
+BEHIND = [message_set([Record(106, TIME, b"next", b"one")], 1), batch(records(106, 2), 4)]
+KNOWN = [BEFORE, *SEEDS, *BEHIND]
+
+
+def mutated(chance: random.Random, entry: bytes) -> bytes:
+    out = bytearray(entry)
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        at = chance.randrange(len(out)) if out else 0
+        kind = chance.randrange(8)
+        if kind == 0:
+            out[at : at + 1] = bytes([chance.randrange(256)])
+        elif kind == 1 and out:
+            out[at] ^= 1 << chance.randrange(8)
+        elif kind == 2:
+            at = min(at, 61) if chance.random() < 0.5 else at
+            out[at : at + 4] = struct.pack(">I", chance.choice(EXTREMES))
+        elif kind == 3:
+            out[at : at + chance.randint(1, 40)] = b""
+        elif kind == 4:
+            out[at:at] = chance.randbytes(chance.randint(1, 40))
+        elif kind == 5:
+            other = chance.choice(KNOWN)
+            out[at:] = other[chance.randrange(len(other)) :]
+        elif kind == 6:
+            out[at : at + 64] = bytes(len(out[at : at + 64]))
+        elif len(out) >= 62:
+            field, form = chance.choice(((0, "q"), (8, "i"), (12, "I"), (21, "h"), (23, "i"), (43, "q"), (57, "i")))
+            low, high = {"q": (-(2**63), 2**63 - 1), "i": (-(2**31), 2**31 - 1), "I": (0, 2**32 - 1), "h": (0, 255)}[
+                form
+            ]
+            value = chance.choice((low, high, max(low, -1), 0, chance.randint(low, high), chance.randint(0, 200)))
+            struct.pack_into(">" + form, out, field, value)
+    return bytes(out)
+
+
+def put_right(data: bytes) -> bytes:
+    """With the size and the checksum that its bytes should have."""
+    out = bytearray(data)
+    if len(out) < 26:
+        return data
+    struct.pack_into(">i", out, 8, len(out) - 12)
+    if out[16] == 2:
+        struct.pack_into(">I", out, 17, crc32c(bytes(out[21:])))
+    else:
+        struct.pack_into(">I", out, 12, zlib.crc32(out[16:]))
+    return bytes(out)
+
+
+def same_under_the_checksum(data: bytes, known: bytes) -> bool:
+    """Whether two entries differ at most in what no checksum covers (Java takes versions over 2 for 2)."""
+    if data[8:12] != known[8:12]:
+        return False
+    if known[16] < 2:
+        return data[12:] == known[12:]
+    return 2 <= data[16] <= 0x7F and data[17:] == known[17:]
+
+
+def wrong_with_raw(data: bytes) -> tuple[str, str]:
+    """The outcome for a log around a mutated entry, its checksum as it was; and what is wrong about it, or ""."""
+    log = BEFORE + data
+    found = examine(io.BytesIO(log), 94, "log")
+    doubted = moved = False
+    walk = Walk(io.BytesIO(log), "log", end=found.sound)
+    last = 93
+    for entry in walk:
+        knowns = [known for known in KNOWN if same_under_the_checksum(entry.data, known)]
+        if not knowns:
+            return "accepted", f"an entry that nobody has written: {entry.data.hex()}"
+        (offset,) = struct.unpack_from(">q", knowns[0])
+        try:
+            read = entry.batch(limit=LIMIT)
+        except TYPED:
+            doubted = True
+            continue
+        original = next(iter(Walk(io.BytesIO(knowns[0]), "known"))).batch()
+        # Compressed messages of format 0 carry their own offsets.
+        by = 0 if read.magic == 0 and read.codec else entry.offset - offset
+        if read.records != [record._replace(offset=record.offset + by) for record in original.records]:
+            return "accepted", f"records that nobody has written: {entry.data.hex()}"
+        if entry.offset != offset and read.last_offset <= last:
+            moved = True
+        last = read.last_offset
+    if (moved or doubted) and not found.doubt_count:
+        return "accepted", f"an entry out of its place, without a doubt: {log.hex()}"
+    if found.damage is not None:
+        return "damage", ""
+    return ("doubt" if found.doubt_count else "sound"), ""
+
+
+def wrong_with_proved(data: bytes) -> tuple[str, str]:
+    """The same for an entry whose checksum is that of its bytes, whatever they are."""
+    try:
+        for entry in Walk(io.BytesIO(data), "log"):
+            entry.header()
+            entry.intact()
+            found = entry.batch(controls=True, limit=LIMIT)
+            if sum(len(r.key or b"") + len(r.value or b"") for r in found.records) > LIMIT:
+                return "records", "records over the limit"
+    except TYPED as error:
+        return type(error).__name__, ""
+    return "records", ""
+
+
+def main(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number in range(count):
+        entry = mutated(chance, chance.choice(SEEDS))
+        raw = number % 2 == 0
+        try:
+            outcome, found = (
+                wrong_with_raw(entry + chance.choice(BEHIND)) if raw else wrong_with_proved(put_right(entry))
+            )
+        except OffsetMgrError as error:
+            outcome, found = "error", f"{type(error).__name__} ({error}) for {entry.hex()}"
+        except Exception as error:  # whatever it is, it should have been one of ours
+            outcome, found = "crash", f"{type(error).__name__} ({error}) for {entry.hex()}"
+        outcomes[f"{'raw' if raw else 'proved'}: {outcome}"] += 1
+        if found and len(wrong) < 5:
+            wrong.append(f"mutation {number}: {found}")
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+    sys.stdout.write(json.dumps({"outcomes": outcomes, "kib": more, "wrong": wrong}) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
