@@ -4,9 +4,9 @@ Arguments: ``SEED COUNT``. Prints a JSON object: how many mutations ended how, t
 beginning, and the first things that were wrong.
 
 What is accepted is what the checksum proves. Beside it stand an entry's offset and, in format 2, its leader epoch:
-where they alone are changed, the entry has the same records under offsets that are moved as its own is, and what examines a
-log doubts it where it overlaps with others. In half of the mutations the checksum is put right again: then it proves
-nothing, and whatever does not keep to the format is refused.
+where they alone are changed, the entry has the same records under offsets that are moved as its own is, and the
+examination of a log doubts it where it overlaps with others. In half of the mutations the checksum is put right again:
+then it proves nothing, and whatever does not keep to the format is refused.
 """
 
 from __future__ import annotations
