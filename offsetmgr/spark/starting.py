@@ -6,6 +6,7 @@ Spark only looks at it for a query without a checkpoint; with one, the checkpoin
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ class StartingOffsets:
             document.setdefault(tp.topic, {})[str(tp.partition)] = offset
         return json.dumps(document)
 
+    @property
+    def unknown(self) -> bool:
+        """Whether the group has committed nothing in any of the topics: its name may be a wrong one."""
+        return len(self.new) == len(self.offsets)
+
     def __str__(self) -> str:
         return self.json
 
@@ -55,6 +61,8 @@ class StartingOffsets:
         """What was done, in lines for a log."""
         known = len(self.offsets) - len(self.new) - len(self.fallen_out)
         lines = [f"group {self.group}: {known} of {len(self.offsets)} partitions begin at their committed offset"]
+        if self.unknown:
+            lines.append(f"group {self.group} has committed nothing in these topics: is that its name?")
         lines += [f"{tp}: no commit, begins at the {self.default}" for tp in self.new]
         for tp, (offset, log) in sorted(self.fallen_out.items()):
             lines.append(
@@ -138,8 +146,10 @@ def reader_from_group(
     start = starting_offsets(
         store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
     )
+    # An offset that has fallen out of the log, or a group that is not there at all, may well be news to somebody.
+    level = logging.WARNING if start.fallen_out or start.unknown else logging.INFO
     for line in start.explain():
-        LOG.info("%s", line)
+        LOG.log(level, "%s", line)
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribe", ",".join(wanted)).option("startingOffsets", start.json)
     for key, value in options.items():
