@@ -1,0 +1,438 @@
+"""A partition's folder: appended to, rolled, searched, read from any offset, and what would be deleted of it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offsetmgr.errors import FileFailure, OffsetOutOfRange, OverLimit, Unreadable, UnsupportedOperation
+from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.segments.appending import Appended, Appender, Rolling
+from offsetmgr.segments.batches import Record, batches
+from offsetmgr.segments.compression import GZIP
+from offsetmgr.segments.entries import split
+from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, TimeEntry, aborted_index_bytes
+from offsetmgr.segments.messages import Wanted, messages
+from offsetmgr.segments.partition import Partition, next_offset, partition_of, partitions_in, segments_in
+from offsetmgr.segments.retention import EitherOf, MoreThan, OlderThan, report
+from offsetmgr.segments.segment import Segment
+from offsetmgr.segments.times import TimedOffset, at_or_after, at_or_before, segments_before
+from offsetmgr.segments.writing import batch
+
+T = 1_700_000_000_000
+SMALL = Rolling(segment_bytes=1000, index_interval_bytes=100)
+
+
+class FixedClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = T
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+
+
+def record(number: int, size: int = 20) -> Record:
+    return Record(0, T + number, b"k%02d" % number, b"v" * size)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A partition of 60 messages, one a batch of 91 bytes, in segments of 10."""
+    folder = tmp_path / "orders-3"
+    with Appender(folder, SMALL) as log:
+        for number in range(60):
+            log.append([record(number)])
+    return folder
+
+
+def read_all(partition: Partition, offset: int, size: int) -> list[int]:
+    """The offsets from one on, chunk by chunk as a reader goes through a log."""
+    found: list[int] = []
+    while (piece := partition.read(offset, size)) is not None:
+        for one in batches(piece.data, offset):
+            found += [each.offset for each in one.records]
+            offset = one.last_offset + 1
+    return found
+
+
+# --- appending ------------------------------------------------------------------------------------
+
+
+def test_a_segment_is_rolled_before_it_would_be_too_large(folder: Path) -> None:
+    segments = segments_in(folder)
+
+    assert [segment.log.name for segment in segments[:3]] == [
+        "00000000000000000000.log",
+        "00000000000000000010.log",
+        "00000000000000000020.log",
+    ]
+    assert all(segment.size == 910 for segment in segments)
+    assert {file.suffix for file in folder.iterdir()} == {".log", ".index", ".timeindex"}
+    assert sum(len(list(messages((segment,), Wanted(), pytest.fail))) for segment in segments) == 60
+
+
+def test_a_segment_is_rolled_when_messages_are_too_far_apart(tmp_path: Path) -> None:
+    clock = FixedClock()
+    with Appender(tmp_path / "orders-0", Rolling(segment_ms=1000), clock) as log:
+        for time in (0, 1000, 1001, 1500, 2002):
+            log.append([Record(0, T + time, b"k", b"v")])
+        clock.now += 5000  # what has times is rolled by them alone
+        log.append([Record(0, T + 2003, b"k", b"v")])
+
+    assert [segment.base_offset for segment in segments_in(tmp_path / "orders-0")] == [0, 2, 4]
+
+
+def test_without_times_a_segment_is_rolled_by_the_clock(tmp_path: Path) -> None:
+    clock = FixedClock()
+    with Appender(tmp_path / "orders-0", Rolling(segment_ms=1000), clock) as log:
+        for wait in (0, 1000, 1, 1000):
+            clock.now += wait
+            log.append([Record(0, None, b"k", b"v")], magic=0)
+
+    assert [segment.base_offset for segment in segments_in(tmp_path / "orders-0")] == [0, 2]
+
+
+def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) -> None:
+    with Appender(tmp_path / "orders-0") as log:
+        assert log.append([record(0), record(1)], GZIP) == Appended(0, 1)
+        assert log.append([Record(99, None, b"k", b"v")], magic=0) == Appended(2, 2)
+        assert log.append_entries(batch([Record(10, T, b"k", b"v")])) == Appended(10, 10)
+        assert log.next_offset == 11
+        with pytest.raises(UnsupportedOperation, match="offset 10 is given, and the next is 12"):
+            log.append_entries(batch([Record(11, T, b"", b"")]) + batch([Record(10, T, b"k", b"v")], base_offset=10))
+        damaged = bytearray(batch([Record(11, T, b"k", b"v")]))
+        damaged[-1] ^= 1
+        with pytest.raises(Unreadable, match="its checksum is not that of its bytes"):
+            log.append_entries(bytes(damaged))
+        with pytest.raises(Unreadable, match="does not end with a whole entry"):
+            log.append_entries(bytes(damaged[:-1]))
+
+    assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), Wanted(), pytest.fail)] == [
+        0,
+        1,
+        2,
+        10,
+    ]
+
+
+def test_appending_goes_on_where_it_stopped(folder: Path) -> None:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    index = folder / "00000000000000000050.index"
+    index.write_bytes(index.read_bytes() + bytes(800))  # the room that a killed broker's index keeps
+
+    with Appender(folder, SMALL) as log:
+        assert log.append([record(60)]) == Appended(60, 60)
+
+    assert read_all(Partition(folder), 0, 500) == list(range(61))
+    assert index.read_bytes() == before[index.name]
+
+
+def test_what_does_not_end_with_a_whole_entry_is_recovered_first(folder: Path) -> None:
+    log = folder / "00000000000000000050.log"
+    for damage in (log.read_bytes()[:-1], log.read_bytes() + bytes(30)):
+        log.write_bytes(damage)
+        with pytest.raises(Unreadable) as caught, Appender(folder):
+            pass
+        assert caught.value.hint == "offsetmgr log recover cuts it there"
+        assert log.read_bytes() == damage
+
+
+# --- indexes --------------------------------------------------------------------------------------
+
+
+def test_an_index_names_where_entries_begin(folder: Path) -> None:
+    first = segments_in(folder)[0]
+    entries = list(split(first.log.read_bytes()))
+    index, times = first.offset_index(), first.time_index()
+
+    assert [index[at] for at in range(len(index))] == [
+        IndexEntry(number, entries[number].position) for number in (2, 4, 6, 8)
+    ]
+    assert [times[at] for at in range(len(times))] == [TimeEntry(T + number, number) for number in (2, 4, 6, 8, 9)]
+    assert index.before(5) == IndexEntry(4, entries[4].position)
+    assert index.before(1) == IndexEntry(0, 0)
+    assert times.before(T + 5) == TimeEntry(T + 4, 4)
+    assert times.before(T + 1) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 40, bytes(40), struct.pack(">ii", 2, 100), b"\0\0\0\1\0\0"])
+def test_an_index_that_lies_costs_time_and_nothing_else(folder: Path, damage: bytes) -> None:
+    for file in [*folder.glob("*.index"), *folder.glob("*.timeindex")]:
+        file.write_bytes(damage)
+
+    for offset in range(60):
+        assert read_all(Partition(folder), offset, 200) == list(range(offset, 60))
+
+
+def test_aborted_transactions_are_read_as_they_are_written(folder: Path) -> None:
+    segment = segments_in(folder)[0]
+    aborted = [AbortedTransaction(7, 1, 5, 2), AbortedTransaction(2**60, 3, 8, 6)]
+
+    assert segment.aborted_index() == []
+    segment.beside(".txnindex").write_bytes(aborted_index_bytes(aborted))
+    assert segment.aborted_index() == aborted
+    segment.beside(".txnindex").write_bytes(aborted_index_bytes(aborted)[:-1])
+    with pytest.raises(Unreadable, match="67 bytes are no whole number of entries"):
+        segment.aborted_index()
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read_from_any_offset_in_chunks_of_any_size(folder: Path) -> None:
+    for offset in range(60):
+        for size in (1, 90, 91, 92, 1000, 100_000):
+            assert read_all(Partition(folder), offset, size) == list(range(offset, 60))
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400), st.sampled_from([0, 1, 2])), min_size=1, max_size=25),
+    st.integers(200, 3000),
+    st.integers(0, 500),
+    st.integers(1, 600),
+)
+def test_whatever_was_appended_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory,
+    appends: list[tuple[int, int, int]],
+    segment: int,
+    interval: int,
+    size: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("log") / "orders-0"
+    count = 0
+    for half in (appends[: len(appends) // 2], appends[len(appends) // 2 :]):
+        with Appender(folder, Rolling(segment_bytes=segment, index_interval_bytes=interval)) as log:
+            for records, length, magic in half:
+                time = None if magic == 0 else T
+                log.append([Record(0, time, b"k", b"v" * length)] * records, GZIP if length > 200 else 0, magic=magic)
+                count += records
+
+    partition = Partition(folder)
+
+    assert partition.range() == LogRange(0, count)
+    for offset in range(0, count, 7):
+        assert read_all(partition, offset, size) == list(range(offset, count))
+
+
+def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Path) -> None:
+    with Appender(tmp_path / "orders-0") as log:
+        log.append([record(0, 50_000)])
+        log.append([record(1)])
+    partition = Partition(tmp_path / "orders-0")
+
+    piece = partition.read(0, 1000)
+    assert piece is not None
+    assert [len(entry.data) for entry in split(piece.data)] == [50_075]
+    with pytest.raises(OverLimit, match="an entry of 50,075 bytes begins there, more than the 20,000 that may be read"):
+        partition.read(0, 1000, largest=20_000)
+    assert partition.read(1, 1000, largest=100_000) is not None
+
+
+def test_outside_the_log_is_an_error_and_its_end_is_none(folder: Path) -> None:
+    partition = Partition(folder)
+
+    assert partition.read(60) is None
+    with pytest.raises(OffsetOutOfRange, match="the log begins at 0 and ends at 60") as caught:
+        partition.read(61)
+    assert caught.value.log_range == LogRange(0, 60)
+    (folder.parent / "log-start-offset-checkpoint").write_text("0\n1\norders 3 15\n")
+    with pytest.raises(OffsetOutOfRange, match="the log begins at 15 and ends at 60"):
+        partition.read(14)
+    assert partition.range() == LogRange(15, 60)
+
+
+def test_readers_keep_their_view_while_segments_come_and_go(folder: Path) -> None:
+    partition = Partition(folder)
+    view = partition.segments
+    with Appender(folder, SMALL) as log:
+        for number in range(60, 75):
+            log.append([record(number)])
+    (folder / "00000000000000000000.log").unlink()
+
+    assert partition.segments is view
+    assert next_offset(view[-1]) == 60
+    with pytest.raises(FileFailure, match=r"00000000000000000000.log: No such file"):
+        partition.read(5)
+    partition.refresh()
+    assert [segment.base_offset for segment in partition.segments] == [10, 20, 30, 40, 50, 60, 70]
+    assert [segment.base_offset for segment in view] == [0, 10, 20, 30, 40, 50]
+    segment = partition.segment_of(35)
+    assert segment is not None
+    assert segment.base_offset == 30
+    assert partition.segment_of(9) is None
+
+
+def test_a_damaged_entry_is_no_gap(folder: Path) -> None:
+    log = folder / "00000000000000000020.log"
+    data = bytearray(log.read_bytes())
+    data[300] ^= 1
+    log.write_bytes(data)
+
+    with pytest.raises(Unreadable, match=r"00000000000000000020.log, position 273: the entry at offset 23 is damaged"):
+        Partition(folder).read(23)
+
+
+# --- what a broker left half done -----------------------------------------------------------------
+
+
+def swap(folder: Path, base: int, offsets: list[int], last: int, suffix: str = ".swap") -> None:
+    data = batch([Record(offset, T, b"k", b"cleaned") for offset in offsets], base_offset=base, last_offset=last)
+    (folder / f"{base:020}.log{suffix}").write_bytes(data)
+
+
+def offsets_in(folder: Path) -> list[int]:
+    return [m.record.offset for m in messages(segments_in(folder), Wanted(), pytest.fail)]
+
+
+def test_what_compaction_has_written_whole_stands_for_what_it_was_made_from(folder: Path) -> None:
+    swap(folder, 10, [12, 27], 29)
+
+    assert offsets_in(folder) == [*range(10), 12, 27, *range(30, 60)]
+    assert [segment.log.name for segment in segments_in(folder)][1] == "00000000000000000010.log.swap"
+
+
+def test_what_compaction_had_not_finished_counts_for_nothing(folder: Path) -> None:
+    swap(folder, 0, [3], 19, ".cleaned")
+    swap(folder, 20, [22], 39)
+    (folder / "00000000000000000040.log").rename(folder / "00000000000000000040.log.deleted")
+
+    assert offsets_in(folder) == [*range(40), *range(50, 60)]
+
+
+def test_swaps_before_an_unfinished_segment_are_good(folder: Path) -> None:
+    """Segments are renamed from the last to the first: what is before the first that is not done is of another run."""
+    swap(folder, 0, [3], 9)
+    swap(folder, 20, [22], 39, ".cleaned")
+
+    assert offsets_in(folder) == [3, *range(10, 60)]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "why"),
+    [
+        ("orders", Unreadable, "it has not the name of a partition's folder"),
+        ("orders-0.0123456789abcdef0123456789abcdef-delete", UnsupportedOperation, "the partition is deleted"),
+        ("orders-0.0123456789abcdef0123456789abcdef-future", UnsupportedOperation, "still being copied to"),
+        ("orders-0.0123456789abcdef0123456789abcdef-stray", UnsupportedOperation, "unknown to its cluster"),
+        ("orders_0", UnsupportedOperation, "its name is TOPIC_N: a log of Kafka 0.7"),
+    ],
+)
+def test_other_folders_are_refused_by_name(tmp_path: Path, name: str, error: type[Exception], why: str) -> None:
+    (tmp_path / name).mkdir()
+
+    with pytest.raises(error, match=why):
+        Partition(tmp_path / name)
+
+
+def test_the_log_of_kafka_07_is_refused_by_its_files(tmp_path: Path) -> None:
+    """``00000000000.kafka``: entries of a length of 4 bytes and a message; no offset."""
+    for name in ("orders-0", "orders_0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00000000000.kafka").write_bytes(struct.pack(">ib", 10, 0) + bytes(9))
+        with pytest.raises(UnsupportedOperation, match=r"it holds 00000000000.kafka: a log of Kafka 0.7"):
+            Partition(tmp_path / name)
+    with pytest.raises(UnsupportedOperation, match=r"a length of 4 bytes and no offset"):
+        Segment.of(tmp_path / "orders-0" / "00000000000.kafka")
+
+
+def test_partitions_are_found_in_a_log_directory_by_topic_and_number(tmp_path: Path) -> None:
+    for name in ("orders-10", "orders-9", "a.b_c-0", "orders-1.0123456789abcdef0123456789abcdef-delete", "lost+found"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "meta.properties").write_text("")
+
+    assert [folder.name for folder in partitions_in(tmp_path)] == ["a.b_c-0", "orders-9", "orders-10"]
+    assert partition_of(tmp_path / "a.b_c-0") == TopicPartition("a.b_c", 0)
+
+
+# --- times and deletion ---------------------------------------------------------------------------
+
+
+def test_offsets_are_found_by_time_in_whatever_order_times_are(tmp_path: Path) -> None:
+    """Against a plain search through all messages."""
+    chance = random.Random(5)
+    times = [T + chance.randrange(1000) for _ in range(80)]
+    with Appender(tmp_path / "orders-0", SMALL) as log:
+        for at in range(0, 80, 2):
+            log.append([Record(0, time, b"k", b"v" * 30) for time in times[at : at + 2]])
+    segments = segments_in(tmp_path / "orders-0")
+
+    for time in [T - 1, *range(T, T + 1001, 20)]:
+        before = [TimedOffset(offset, at) for offset, at in enumerate(times) if at <= time]
+        behind = [TimedOffset(offset, at) for offset, at in enumerate(times) if at >= time]
+        assert at_or_before(segments, time) == (before[-1] if before else None)
+        assert at_or_after(segments, time) == (behind[0] if behind else None)
+
+
+def touch(segments: tuple[Segment, ...], times: list[int]) -> None:
+    import os
+
+    for segment, time in zip(segments, times, strict=True):
+        os.utime(segment.log, ns=(time * 1_000_000, time * 1_000_000))
+
+
+def test_segments_before_a_time_are_those_last_written_by_then(folder: Path) -> None:
+    segments = segments_in(folder)
+    touch(segments, [T, T + 10, T + 20, T + 30, T + 40, T + 50])
+
+    assert segments_before(segments, T + 25, 10, T + 100) == [20, 10, 0]
+    assert segments_before(segments, T + 25, 2, T + 100) == [20, 10]
+    assert segments_before(segments, T + 100, 2, T + 100) == [60, 50]
+    assert segments_before(segments, T - 1, 10, T + 100) == []
+
+
+def test_messages_without_times_count_as_written_with_their_segment(tmp_path: Path) -> None:
+    with Appender(tmp_path / "orders-0", Rolling(segment_bytes=200)) as log:
+        for _ in range(10):
+            log.append([Record(0, None, b"k", b"v" * 20)], magic=0)
+    segments = segments_in(tmp_path / "orders-0")
+    touch(segments, [T, T + 10, T + 20])
+
+    assert at_or_before(segments, T + 15) == TimedOffset(segments[2].base_offset - 1, T + 10)
+    assert at_or_after(segments, T) is None
+
+
+def test_deletion_is_reported_and_nothing_is_deleted(folder: Path) -> None:
+    """The newest messages of the segments are of T + 9, 19, ... 59; each has 910 bytes."""
+    segments = segments_in(folder)
+    files = sorted(file.name for file in folder.iterdir())
+
+    by_age = list(report(segments, OlderThan(1000), T + 1025))
+    assert [(verdict.segment.base_offset, verdict.reason) for verdict in by_age] == [
+        (0, "its newest message is 1,016 ms old"),
+        (10, "its newest message is 1,006 ms old"),
+        (20, None),
+        (30, None),
+        (40, None),
+        (50, None),
+    ]
+    by_size = list(report(segments, MoreThan(2000), T))
+    assert [verdict.reason is not None for verdict in by_size] == [True, True, True, False, False, False]
+    assert by_size[2].reason == "2,730 bytes lie behind it"
+    either = list(report(segments, EitherOf((OlderThan(1000), MoreThan(2000))), T + 1025))
+    assert [verdict.reason is not None for verdict in either] == [True, True, True, False, False, False]
+    assert all(verdict.reason for verdict in report(segments, OlderThan(0), T + 1025))
+    assert sorted(file.name for file in folder.iterdir()) == files
+
+
+def test_a_policy_of_ones_own_leaves_no_hole(folder: Path) -> None:
+    class Even:
+        def reason(self, judged: object, now: int) -> str | None:
+            return "even" if judged.segment.base_offset % 20 == 0 else None  # type: ignore[attr-defined]
+
+    verdicts = list(report(segments_in(folder), Even(), T))
+
+    assert [verdict.reason for verdict in verdicts] == ["even", None, None, None, None, None]
