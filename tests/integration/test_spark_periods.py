@@ -5,24 +5,27 @@ One Spark session for the file. Processes that are really killed and frozen: `te
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-
-
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from conftest import MakeTopic
 
-from offsetmgr.errors import Conflict, OffsetOutOfRange, TakenOver, UnsupportedOperation
-from offsetmgr.model import Committed, TopicPartition
-from offsetmgr.period.history import History
+from offsetmgr.cli.app import run as offsetmgr
+from offsetmgr.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
+from offsetmgr.model import Committed
 from offsetmgr.period.room import Room
 from offsetmgr.period.schedule import Period, Schedule
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
@@ -36,7 +39,6 @@ HOUR = 3_600_000
 FIRST = 1_700_006_400_000
 HOURLY = Schedule(FIRST, HOUR)
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
-SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 AHEAD = FIRST * 3
 """A time that no clock shows."""
 
@@ -88,13 +90,14 @@ class Job:
         self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR, sure_after=5, patience_s=60)
         self.process: Callable[[Any, Any], Any] = write
         self.together: list[str] = []
+        self.schedule = HOURLY
 
     def run(self, periods: int, **options: Any) -> int:
         with open_store(f"kafka://{self.kraft.bootstrap}") as store:
             return run_periods(
                 self.spark,
                 self.topics,
-                HOURLY,
+                self.schedule,
                 self.process,
                 store,
                 self.group,
@@ -124,8 +127,6 @@ class Job:
 
 
 def rows_in(folder: Path) -> list[Row]:
-    import json
-
     assert (folder / "_SUCCESS").exists()
     lines = [json.loads(line) for part in folder.glob("part-*.json") for line in part.read_text().splitlines()]
     return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
@@ -164,31 +165,228 @@ class Interrupted(Exception):
 def test_a_job_that_ends_at_any_step_gives_what_an_undisturbed_one_gives(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
-    print(f"seed: {SEED}")
+    logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
     dice = random.Random(SEED)
     topic = make_topic(unique, 3, bootstrap=kraft.bootstrap, config=KEPT)
-    steps = list(Step)
-    periods = len(steps)
-    records = mixed(dice, periods, 2, 40 * periods)  # of three partitions, one has no record at all
+    records = mixed(dice, 3, 2, 120)  # of three partitions, one has no record at all
     produce(kraft.bootstrap, topic, records)
     undisturbed = Job(spark, kraft, zookeeper, f"{unique}-undisturbed", [topic], tmp_path)
     disturbed = Job(spark, kraft, zookeeper, f"{unique}-disturbed", [topic], tmp_path)
 
-    assert undisturbed.run(periods) == periods
-    for number, step in enumerate(steps):  # each process ends at another step, in another period
+    assert undisturbed.run(3) == 3
+    for at, step in enumerate(Step):  # each process ends behind another step, three of them in each period
 
-        def end(now: Step, period: Period, number: int = number, step: Step = step) -> None:
-            if (now, period.number) == (step, number):
+        def end(now: Step, period: Period, number: int = at // 3, last: Step = step) -> None:
+            if (now, period.number) == (last, number):
                 raise Interrupted
 
         with pytest.raises(Interrupted):
-            disturbed.run(periods, on_step=end)
-    disturbed.run(periods)
+            disturbed.run(3, on_step=end)
+    assert disturbed.run(3) == 0
 
-    assert undisturbed.outputs() == {n: expected(topic, records, n) for n in range(periods)}
+    assert undisturbed.outputs() == {n: expected(topic, records, n) for n in range(3)}
     assert disturbed.outputs() == undisturbed.outputs()
     assert sum(undisturbed.counts("set_aside").values()) == 3
     assert set(undisturbed.counts("late").values()) == {0}
-    assert disturbed.offsets() == undisturbed.offsets()
     # The group is behind all records, those of far ahead included: none of a later period is there.
-    assert undisturbed.offsets() == {f"{topic}-{n}": sum(partition == n for partition, _ in records) for n in range(3)}
+    assert undisturbed.offsets() == {f"{topic}-{n}": sum(at == n for at, _ in records) for n in range(3)}
+    assert disturbed.offsets() == undisturbed.offsets()
+
+
+def test_late_records_go_where_the_job_says_and_a_new_partition_joins_at_the_next_period(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
+    side = Job(spark, kraft, zookeeper, f"{unique}-side", [topic], tmp_path)
+    following = Job(spark, kraft, zookeeper, f"{unique}-next", [topic], tmp_path)
+    beside: dict[int, list[int]] = {}
+    aside: dict[int, list[int]] = {}
+
+    def with_side_output(rows: Any, task: Any) -> None:
+        beside[task.period.number] = sorted(int(row.value) - FIRST for row in task.late.select("value").collect())
+        aside[task.period.number] = [row.offset for row in task.set_aside.collect()]
+        write(rows, task)
+
+    side.process, side.rules = with_side_output, replace(side.rules, late=Late.SIDE)
+    following.rules = replace(following.rules, late=Late.NEXT)
+    # Given a first period that both have finished, and then records of it that come late
+    produce(kraft.bootstrap, topic, [(0, FIRST + 1), (0, AHEAD), (0, FIRST + HOUR + 1)])
+    assert (side.run(1), following.run(1)) == (1, 1)
+    produce(kraft.bootstrap, topic, [(0, FIRST + 2), (0, FIRST + HOUR + 2), (0, FIRST + 3)])
+    # And a partition that is added while the second one is open, with records of all three
+    grow(kraft.bootstrap, topic, 2)
+    produce(kraft.bootstrap, topic, [(1, FIRST + n * HOUR + 9) for n in range(3)])
+
+    assert (side.run(3), following.run(3)) == (2, 2)
+
+    def times(job: Job) -> dict[int, list[int]]:
+        return {n: sorted(int(value) - FIRST for _, _, _, value in rows) for n, rows in job.outputs().items()}
+
+    assert times(side) == {0: [1], 1: [HOUR + 1, HOUR + 2], 2: [2 * HOUR + 9]}
+    assert beside == {0: [], 1: [2, 3], 2: [9, HOUR + 9]}
+    assert aside == {0: [1], 1: [], 2: []}
+    assert times(following) == {0: [1], 1: [2, 3, HOUR + 1, HOUR + 2], 2: [9, HOUR + 9, 2 * HOUR + 9]}
+    assert side.counts("late") == following.counts("late") == {0: 0, 1: 2, 2: 2}
+    assert side.offsets() == {f"{topic}-0": 6, f"{topic}-1": 3}
+
+
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    """Returns when everybody who asks is told of the new partitions."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while len(found := admin.list_topics(topic, timeout=10).topics[topic].partitions) < partitions or any(
+        known.leader < 0 for known in found.values()
+    ):
+        assert time.monotonic() < deadline, f"{topic} does not grow"
+
+
+def test_applications_with_topics_of_their_own_march_in_step(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    # Given two applications of one run, one with many records and one whose topic has none in the second period
+    topics = [make_topic(f"{unique}-{name}", 2, bootstrap=kraft.bootstrap, config=KEPT) for name in "ab"]
+    records = [
+        [(n % 2, FIRST + n * HOUR // 10) for n in range(20)],
+        [(0, FIRST + 7)],
+    ]
+    jobs = []
+    for topic, name, some in zip(topics, "ab", records, strict=True):
+        produce(kraft.bootstrap, topic, some)
+        job = Job(spark, kraft, zookeeper, unique, [topic], tmp_path / name)
+        job.member, job.group, job.together = name, f"{unique}-{name}", topics
+        jobs.append(job)
+    lines: list[tuple[Step, int]] = []
+    # When they run, each begins at the same time as the other or not
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(job.run, 2, on_step=lambda step, period: lines.append((step, period.number))) for job in jobs
+        ]
+        assert [run.result(300) for run in runs] == [2, 2]
+    # Then nobody begins the second period before both have finished the first
+    assert [lines.count((step, number)) for step in (Step.CLOSED, Step.REPORTED) for number in range(2)] == [2, 2, 2, 2]
+    first_end = max(at for at, line in enumerate(lines) if line == (Step.PROCESSED, 0))
+    assert lines.index((Step.CLOSED, 1)) > first_end
+    assert [job.outputs() for job in jobs] == [
+        {n: expected(topic, some, n) for n in range(2)} for topic, some in zip(topics, records, strict=True)
+    ]
+    with ZookeeperSession(zookeeper.connect) as session_:
+        closed = Room(session_, f"/{unique}").history()
+    assert {number: sorted(found.by) for number, found in closed.items()} == {0: ["a", "b"], 1: ["a", "b"]}
+
+
+def test_a_rerun_beside_the_live_run_reads_the_same_rows_after_new_data_has_come(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    # Given a live run that is in its third period
+    topic = make_topic(unique, 2, bootstrap=kraft.bootstrap, config=KEPT)
+    dice = random.Random(SEED)
+    records = mixed(dice, 3, 2, 60)
+    produce(kraft.bootstrap, topic, records)
+    live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
+    assert live.run(2) == 2
+    before, held = live.outputs(), live.offsets()
+    # When new records of its first periods come, and the past is gone through again in periods of the same length
+    produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR // 5) for n in range(10)])
+    same = rerun(live, "same", HOUR)
+    assert same.run(2, rerun_of=live.root) == 2
+    # Then the rows are those of the first time, the group is where it was, and the run has ended
+    assert same.outputs() == before == {n: expected(topic, records, n) for n in range(2)}
+    assert live.offsets() == held
+    # And smaller periods share them out
+    halves = rerun(live, "halves", HOUR // 2)
+    assert halves.run(2, rerun_of=live.root) == 4
+    assert {n: sorted(halves.outputs()[2 * n] + halves.outputs()[2 * n + 1]) for n in range(2)} == before
+    # Whereas a rerun that looks for the ranges anew finds what has come since
+    anew = rerun(live, "anew", HOUR)
+    anew.group, anew.rules = None, replace(anew.rules, sure_after=1_000)
+    assert anew.run(2) == 2
+    assert sum(map(len, anew.outputs().values())) == sum(map(len, before.values())) + 10
+    # And the live run goes on, for which they are late
+    assert live.run(3) == 1
+    assert live.counts("late") == {0: 0, 1: 0, 2: 10}
+
+
+def rerun(live: Job, name: str, length_ms: int) -> Job:
+    """``offsetmgr period rerun --name`` of the live run's first two periods, and a job for it."""
+    command = ["period", "rerun", "--zookeeper", live.zookeeper.connect, "--root", live.root, "--name", name]
+    command += [
+        "--from",
+        "2023-11-15T00:00:00",
+        "--until",
+        "2023-11-15T02:00:00",
+        "--length",
+        f"PT{length_ms // 60_000}M",
+    ]
+    assert offsetmgr([*command, "--execute"]) == 0
+    again = Job(live.spark, live.kraft, live.zookeeper, live.name, live.topics, live.output / name)
+    again.root = f"{live.root}/reruns/{name}"
+    return again
+
+
+def test_a_rerun_of_what_is_not_there_any_more_is_refused(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
+    produce(kraft.bootstrap, topic, [(0, FIRST + n * HOUR // 4) for n in range(12)])
+    live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
+    assert live.run(2) == 2
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    # A topic that was compacted meanwhile
+    for policy in ("compact", "delete"):
+        setting = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        setting.add_incremental_config(
+            ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        )
+        admin.incremental_alter_configs([setting])[setting].result(30)
+        if policy == "compact":
+            with pytest.raises(UnsupportedOperation, match=f"topic {topic} is compacted"):
+                rerun(live, "compacted", HOUR).run(2, rerun_of=live.root)
+    # Ranges below the log's start: those of the first period are, those of the second are not
+    admin.delete_records([KafkaPartition(topic, 0, 2)])[KafkaPartition(topic, 0, 2)].result(30)
+    with pytest.raises(OffsetOutOfRange, match=r"offsets 0 to 2 are wanted, and the log begins at 2"):
+        rerun(live, "gone", HOUR).run(2, rerun_of=live.root)
+    # Periods that the live run has never worked on
+    other = rerun(live, "never", HOUR)
+    other.member = "other"
+    with pytest.raises(Conflict, match="has no ranges for these times"):
+        other.run(2, rerun_of=live.root)
+    # And a live run whose topic was made anew
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+    made = make_topic_again(make_topic, kraft, topic)
+    produce(kraft.bootstrap, made, [(0, FIRST + n) for n in range(20)])
+    with pytest.raises(OffsetOutOfRange, match="is not the one that period 1 was read from"):
+        live.run(3)
+
+
+def make_topic_again(make_topic: MakeTopic, kraft: KraftBroker, topic: str) -> str:
+    """The name is free some time after the topic's deletion."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
+        except KafkaException:
+            assert time.monotonic() < deadline, f"{topic} cannot be made again"
+            time.sleep(0.1)
+
+
+def test_a_period_closes_by_the_wall_clock_and_a_waiting_job_can_be_stopped(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
+    job = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
+    job.rules = replace(job.rules, grace_ms=500)
+    # Given a period that ends in a second, and one that ends in an hour
+    end = time.time_ns() // 1_000_000 + 1_000
+    job.schedule = Schedule(end - HOUR, HOUR)
+    stop, closed = threading.Event(), list[int]()
+
+    def told(step: Step, period: Period) -> None:
+        if step is Step.CLOSED:
+            closed.append(time.time_ns() // 1_000_000)
+        if step is Step.REPORTED:
+            stop.set()
+
+    assert job.run(10**6, on_step=told, stop=stop) == 1
+    assert len(closed) == 1 and closed[0] >= end + 500
+    assert job.outputs() == {0: []}
