@@ -19,7 +19,7 @@ _VERSION: Final = 0
 
 
 def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
-    """The offsets in it; none where there is no such file. Raises `FileFailure`, `Unreadable`, `UnknownVersion`."""
+    """The offsets in it; none where there is no such file, or an empty one. Raises `FileFailure`, `Unreadable`, `UnknownVersion`."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -28,6 +28,8 @@ def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
         raise Unreadable(str(file), "it is no text") from error
     except OSError as error:
         raise FileFailure(f"cannot read {file}", error.strerror or str(error)) from error
+    if not lines:  # as a broker makes it, before it has something to write
+        return {}
     try:
         version, count = int(lines[0]), int(lines[1])
         if version != _VERSION:

@@ -1,0 +1,373 @@
+"""Offsets out of folders: which of several folders is read, what damage means, what has expired, where they go."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.cli.app import run
+from offsetmgr.errors import FileFailure, OffsetMgrError
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.model import TopicPartition
+from offsetmgr.operations.saved import Expiry, find, saved_groups
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.committed import Activity, SavedOffset
+from offsetmgr.segments.parallel import each
+from offsetmgr.segments.writing import Producer, batch, end_of_transaction
+from offsetmgr.stores.snapshot import SnapshotStore
+
+KAFKA = KafkaFormat()
+NOON = 1_700_000_000_000
+HOUR = 60 * 60 * 1000
+ORDERS = TopicPartition("orders", 0)
+ENDED = Producer(7, 0, 0, transactional=True)
+
+
+def entry(
+    at: int, group: str, offset: int | None, *, partition: int = 0, epoch: int = 0, producer: Producer | None = None
+) -> bytes:
+    """One commit (None: a deletion) as the log's record at ``at``."""
+    key, value = KAFKA.encode_commit(group, "orders", [(partition, offset or 0, -1, "")], NOON, None)[0]
+    records = [Record(at, NOON, key, None if offset is None else value)]
+    return batch(records, leader_epoch=epoch, producer=producer)
+
+
+def write(folder: Path, *segments: tuple[int, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for base, data in segments:
+        (folder / f"{base:020}.log").write_bytes(data)
+    return folder
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.errors: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def error(self, error: OffsetMgrError) -> None:
+        self.errors.append(str(error))
+
+    def read(self, done: int, total: int) -> None:
+        assert 0 < done <= total
+
+
+def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], Heard]:
+    """Each group's offset in partition 0 of orders, and what was heard."""
+    heard = Heard()
+    groups = list(saved_groups(find(dirs), heard, processes=processes))
+    assert len({group.group for group in groups}) == len(groups), "every group is given once"
+    return {group.group: group.offsets[ORDERS].offset for group in groups}, heard
+
+
+def group_of(partition: int, partitions: int, prefix: str = "g") -> str:
+    """A group that belongs to this partition of a topic of so many."""
+    return next(name for n in range(10_000) if shard_for(name := f"{prefix}{n}", partitions) == partition)
+
+
+def test_all_partitions_of_a_log_dir_are_read_over_all_their_segments(tmp_path: Path) -> None:
+    first, second = group_of(0, 2), group_of(1, 2)
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, first, 4)), (1, entry(1, first, 5)), (2, b""))
+    write(tmp_path / "__consumer_offsets-1", (0, entry(0, second, 7)))
+    write(tmp_path / "orders-0", (0, entry(0, "no offset of anybody", 1)))
+    write(tmp_path / "__consumer_offsets-2.0123456789abcdef0123456789abcdef-delete", (0, entry(0, "deleted", 1)))
+
+    assert read(tmp_path)[0] == {first: 5, second: 7}
+    assert read(tmp_path / "__consumer_offsets-1")[0] == {second: 7}
+
+
+def test_folders_are_read_in_processes_as_they_are_in_one(tmp_path: Path) -> None:
+    names = [group_of(n, 3) for n in range(3)]
+    for n, name in enumerate(names):
+        write(tmp_path / f"__consumer_offsets-{n}", (0, entry(0, name, 10 + n)))
+    folders = [tmp_path / f"__consumer_offsets-{n}" for n in range(3)]
+    told: list[int] = []
+
+    found = list(each(_size, [*folders, tmp_path / "gone"], 2, told.append))
+
+    assert [folder.name for folder, _ in found] == [*(folder.name for folder in folders), "gone"]
+    assert [result for _, result in found[:3]] == [len(entry(0, names[0], 10))] * 3
+    assert isinstance(found[3][1], FileFailure), "one that fails is its own failure"
+    assert told[-1] == 3 * len(entry(0, names[0], 10))
+
+
+def _size(folder: Path, tick: Callable[[int], None]) -> int:
+    try:
+        size = sum(file.stat().st_size for file in folder.iterdir())
+    except OSError as error:
+        raise FileFailure(f"folder {folder}", str(error)) from error
+    tick(size)
+    return size
+
+
+@pytest.mark.parametrize("junk", [b"\x00" * 40, b"\xff" * 7, b"ZZ" * 400], ids=["zeros", "a few bytes", "nonsense"])
+def test_a_damaged_tail_of_the_newest_segment_is_cut_and_told(tmp_path: Path, junk: bytes) -> None:
+    good = entry(1, "a", 5)
+    folder = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)), (1, good + junk))
+
+    found, heard = read(tmp_path)
+
+    assert found == {"a": 5}
+    assert heard.errors == []
+    (note,) = heard.notes
+    assert f"{folder / f'{1:020}.log'}: {len(junk)} bytes from position {len(good)} on do not count" in note
+
+
+def test_what_a_checksum_tells_is_cut_with_all_that_follows_it(tmp_path: Path) -> None:
+    bad = bytearray(entry(1, "a", 5))
+    bad[-1] ^= 1
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4) + bytes(bad) + entry(2, "a", 6)))
+
+    found, heard = read(tmp_path)
+
+    assert found == {"a": 4}, "a broker's recovery stops there as well"
+    assert "cut as a broker's recovery would" in heard.notes[0]
+
+
+@pytest.mark.parametrize("damage", ["checksum", "end"])
+def test_damage_before_the_newest_segment_is_an_error_of_its_folder_alone(tmp_path: Path, damage: str) -> None:
+    mine, other = group_of(0, 2), group_of(1, 2)
+    bad = bytearray(entry(0, mine, 4))
+    bad[-1] ^= 1
+    broken = bytes(bad) if damage == "checksum" else bytes(bad[:-9])
+    write(tmp_path / "__consumer_offsets-0", (0, broken), (1, entry(1, mine, 5)))
+    write(tmp_path / "__consumer_offsets-1", (0, entry(0, other, 7)))
+
+    found, heard = read(tmp_path)
+
+    assert found == {other: 7}
+    (error,) = heard.errors
+    assert error.startswith(f"file {tmp_path / '__consumer_offsets-0' / f'{0:020}.log'}, position 0: ")
+
+
+def test_an_entry_that_is_intact_and_cannot_be_read_is_never_cut(tmp_path: Path) -> None:
+    from crc32c import crc32c
+
+    whole = bytearray(entry(0, "a", 4))
+    whole[61] = 0x7F  # the size of its first record
+    struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
+    write(tmp_path / "__consumer_offsets-0", (0, bytes(whole)))
+
+    found, heard = read(tmp_path)
+
+    assert (found, heard.notes) == ({}, [])
+    assert "batch at offset 0" in heard.errors[0]
+
+
+def test_of_replicas_the_one_that_goes_farthest_is_read_and_that_is_said(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4, epoch=1) + entry(1, "g", 5, epoch=1)))
+    write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 4, epoch=1) + entry(1, "g", 6, epoch=2)))
+    write(tmp_path / "c" / "__consumer_offsets-0", (0, b"".join(entry(n, "g", n, epoch=1) for n in range(9))))
+
+    found, heard = read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+
+    assert found == {"g": 6}, "the later leader's, though another is longer"
+    used, *others = (tmp_path / name / "__consumer_offsets-0" for name in "bca")
+    assert heard.notes == [
+        f"__consumer_offsets-0: of its replicas {used} (up to offset 2, leader epoch 2) is used, not "
+        f"{others[0]} (up to offset 9, leader epoch 1), {others[1]} (up to offset 2, leader epoch 1)"
+    ]
+
+
+def test_where_the_best_replica_is_damaged_the_next_is_read_and_the_failure_is_told(tmp_path: Path) -> None:
+    bad = bytearray(entry(0, "g", 4))
+    bad[-1] ^= 1
+    write(tmp_path / "a" / "__consumer_offsets-0", (0, bytes(bad)), (1, entry(1, "g", 5) + entry(2, "g", 6)))
+    write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 5)))
+
+    found, heard = read(tmp_path / "a", tmp_path / "b")
+
+    assert found == {"g": 5}
+    assert len(heard.errors) == 1
+    assert heard.notes[-1].startswith(
+        f"__consumer_offsets-0: {tmp_path / 'b' / '__consumer_offsets-0'} is read instead"
+    )
+
+
+def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator_reads_it(tmp_path: Path) -> None:
+    moved = next(f"m{n}" for n in range(1000) if shard_for(f"m{n}", 3) == 2 and shard_for(f"m{n}", 2) == 0)
+    left = next(f"l{n}" for n in range(1000) if shard_for(f"l{n}", 3) == 2 and shard_for(f"l{n}", 2) == 0)
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, moved, 4) + entry(1, left, 8)))
+    write(tmp_path / "__consumer_offsets-1", (0, b""))
+    write(tmp_path / "__consumer_offsets-2", (0, entry(0, moved, 5)))
+
+    found, heard = read(tmp_path)
+
+    assert found == {moved: 5, left: 8}
+    assert heard.notes == ["1 groups lie in another partition as well, from before their number was raised"]
+
+
+def test_a_groups_old_place_is_not_taken_where_its_own_cannot_be_read(tmp_path: Path) -> None:
+    moved = next(f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1)
+    bad = bytearray(entry(0, moved, 5))
+    bad[-1] ^= 1
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, moved, 4)))
+    write(tmp_path / "__consumer_offsets-1", (0, bytes(bad)), (1, entry(1, moved, 6)))
+
+    found, heard = read(tmp_path)
+
+    assert found == {}
+    assert [error.partition(":")[0] for error in heard.errors][1:] == [f"group {moved!r}"]
+
+
+def transaction_state(status: int) -> bytes:
+    value = struct.pack(">hqhib", 0, ENDED.id, 0, 60_000, status) + struct.pack(">ih", 1, 18) + b"__consumer_offsets"
+    value += struct.pack(">ii", 1, 0) + struct.pack(">qq", NOON, NOON)
+    return batch([Record(0, NOON, b"\x00\x00\x00\x01t", value)])
+
+
+@pytest.mark.parametrize(("status", "expected"), [(1, 4), (2, 9), (3, 4)], ids=["ongoing", "commit", "abort"])
+def test_a_transaction_without_its_marker_is_what_its_coordinator_had_decided(
+    tmp_path: Path, status: int, expected: int
+) -> None:
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 9, producer=ENDED)))
+    write(tmp_path / "__transaction_state-0", (0, transaction_state(status)))
+
+    found, heard = read(tmp_path)
+
+    assert found == {"g": expected}
+    open_ones = "1 offsets of 1 open transactions are left out: whether they were committed is not known"
+    decided = "1 transactions are taken as __transaction_state says they were decided"
+    assert heard.notes == [f"__consumer_offsets-0: {open_ones if status == 1 else decided}"]
+
+
+def test_the_marker_of_a_transaction_in_a_later_segment_ends_it(tmp_path: Path) -> None:
+    end = end_of_transaction(2, ENDED, commit=True, timestamp=NOON)
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 9, producer=ENDED)), (2, end))
+
+    assert read(tmp_path)[0] == {"g": 9}
+
+
+def saved(*, committed: int = NOON, expires: int | None = None) -> SavedOffset:
+    return SavedOffset(4, "", None, committed, expires, 0)
+
+
+EMPTY_SINCE_NOON = Activity("kafka", 0, NOON, "consumer", frozenset())
+CONSUMING = Activity("kafka", 1, NOON, "consumer", frozenset({"orders"}))
+
+
+@pytest.mark.parametrize(
+    ("offset", "activity", "over_at"),
+    [
+        (saved(), None, NOON + HOUR),
+        (saved(committed=NOON - HOUR), EMPTY_SINCE_NOON, NOON + HOUR),
+        (saved(), Activity("kafka", 0, None, "consumer", frozenset()), NOON + HOUR),
+        (saved(), Activity("kafka", 0, NOON + HOUR, "", None), NOON + HOUR),
+        (saved(expires=NOON + 5), EMPTY_SINCE_NOON, NOON + 5),
+        (saved(), CONSUMING._replace(subscribed=frozenset({"others"})), NOON + HOUR),
+        (saved(), CONSUMING, None),
+        (saved(expires=NOON + 5), CONSUMING, None),
+        (saved(), Activity("kafka", 2), None),
+        (saved(), Activity("avro", 0, NOON + HOUR), NOON + 8 * HOUR),
+    ],
+    ids=[
+        "never had members: from its commit",
+        "empty: from when the last member left",
+        "empty, not known since when: from its commit",
+        "no consumers' group: from its commit",
+        "its own time",
+        "members that do not subscribe the topic: from its commit",
+        "members that do",
+        "members that do, and its own time",
+        "members of whom nothing else is known",
+        "in our own topic: six hours of grace after its last activity",
+    ],
+)
+def test_an_offset_expires_when_a_broker_would_let_it(
+    offset: SavedOffset, activity: Activity | None, over_at: int | None
+) -> None:
+    def over(at: int) -> bool:
+        return Expiry(at, HOUR).over(ORDERS, offset, activity)
+
+    if over_at is None:
+        assert not over(NOON + 1000 * HOUR)
+    else:
+        assert (over(over_at - 1), over(over_at)) == (False, True)
+
+
+def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4) + entry(1, "b", 7) + entry(2, "b", None)))
+
+    assert run(["log", "offsets", str(tmp_path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "group": "a",
+            "topic": "orders",
+            "partition": 0,
+            "state": "committed",
+            "offset": 4,
+            "metadata": "",
+            "leader_epoch": None,
+            "commit_timestamp": NOON,
+            "expire_timestamp": None,
+            "log_offset": 0,
+        }
+    ]
+    assert run(["log", "offsets", str(tmp_path), "--group", "b"]) == 1
+    assert "error: group 'b': has no committed offsets" in capsys.readouterr().err
+    assert run(["log", "offsets", str(tmp_path), "--expired-at", "2030-01-01T00:00:00", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["nowhere"], "folder nowhere: does not exist"),
+        (["{tmp}/empty"], "holds no folder of topic __consumer_offsets"),
+        (["{tmp}", "--offsets-topic", "others"], "holds no folder of topic others"),
+        (["{tmp}", "--store", "file:x.avro"], "log offsets: reads no server"),
+        (["{tmp}", "--expired-at", "noon"], "--expired-at: 'noon' is not of the form"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)))
+
+    assert run(["log", "offsets", *(argument.format(tmp=tmp_path) for argument in arguments)]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_topic_that_holds_no_offsets_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "orders-0", (0, batch([Record(0, NOON, b"\x77key", b"value")])))
+
+    assert run(["log", "offsets", str(folder)]) == 1
+    assert "not one of its keys is an offset's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["saved.avro", "saved.json", "saved.csv", "saved.zk"])
+def test_a_snapshot_file_of_any_format_is_written_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    disk = tmp_path / "disk"
+    key, _ = KAFKA.encode_commit("a", "orders", [(1, 4, -1, "")], NOON, None)[0]
+    newer = batch([Record(2, NOON, key, b"\x00\x63")])
+    write(disk / "__consumer_offsets-0", (0, entry(0, "a", 4) + entry(1, "b", 7) + newer))
+    (disk / "meta.properties").write_text("version=0\ncluster.id=the-lost-one\n")
+    target = tmp_path / name
+
+    assert run(["log", "offsets", str(disk), "--to", f"file:{target}"]) == 1, "one value was of an unknown version"
+    said = capsys.readouterr().err
+    assert "error: group a, orders-1: " in said
+    assert f"saved 2 offsets of 2 groups to {target}" in said
+    with SnapshotStore(target) as store:
+        found = {one.group: one for one in store.scan(["a", "b"])}
+        assert {name: one.offsets[ORDERS].offset for name, one in found.items()} == {"a": 4, "b": 7}
+        assert list(found["a"].errors) == ([TopicPartition("orders", 1)] if name == "saved.avro" else [])
+        if store.header is not None:
+            assert store.header.cluster_id == "the-lost-one"
+
+    before = target.read_bytes()
+    assert run(["log", "offsets", str(disk), "--to", f"file:{target}"]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert target.read_bytes() == before
