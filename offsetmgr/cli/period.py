@@ -56,6 +56,10 @@ _HISTORY: Final = (
 )
 
 
+_READS: Final = 20
+"""How often what changes at this moment is read again."""
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -84,6 +88,16 @@ def _begun(room: Room) -> View:
     return view
 
 
+def _whole(room: Room) -> View:
+    """What is there, read again where the run was just turning. Raises `Conflict` where it has not begun."""
+    view = _begun(room)
+    for _ in range(_READS):
+        if view.seen.barrier() is not None:
+            break
+        view = _begun(room)
+    return view
+
+
 @app.command("status")
 @connected
 def status(
@@ -100,8 +114,8 @@ def status(
     """
     from offsetmgr.period.status import status_of
 
-    found = status_of(_begun(_room(connect, "period status", root)), _now_ms())
-    assert found is not None
+    found = status_of(_whole(_room(connect, "period status", root)), _now_ms())
+    assert found is not None  # it has begun
     held = found.holding
     kind = "rerun, period" if found.rerun else "period"
     what = f"{kind} {found.period.number}, {_time(found.period.start_ms)} to {_time(found.period.end_ms)}"
@@ -201,7 +215,7 @@ def rerun(
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
     live_room = Room(session, root)
-    live = _begun(live_room)
+    live = _whole(live_room)
     assert live.seen.open_ is not None
     plan = Rerun(
         None if until is None else parse_datetime(until, "--until"),
@@ -225,6 +239,18 @@ def rerun(
     else:
         reruns.begin_beside(Room(session, target), live, schedule, plan, _now_ms())
     note(f"begun: {target}")
+
+
+def _end(room: Room, why: str) -> None:
+    """Whichever period is open: the run may have turned while a question was read. Raises `Conflict`."""
+    for _ in range(_READS):
+        view = _begun(room)
+        assert view.seen.open_ is not None
+        if view.seen.open_.stopped:
+            raise Conflict(f"run {room.root}", f"has ended already: {view.seen.open_.stopped}")
+        if room.end(view, why):
+            return
+    raise Conflict(f"run {room.root}", "turns to another period each time", "ask again")
 
 
 @app.command("abort")
@@ -251,6 +277,5 @@ def abort(
         note("dry run: nothing was changed; add --execute to end it")
         return
     confirm(f"end the run {root} for good?", yes=yes)
-    if not room.end(view, why or "aborted by hand"):
-        raise Conflict(f"run {root}", "has just turned to another period", "ask again")
+    _end(room, why or "aborted by hand")
     note(f"ended: {root}")

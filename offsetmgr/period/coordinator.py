@@ -10,6 +10,7 @@ that dies between two of these leaves the step before it done for good; whoever 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,9 @@ from offsetmgr.period.room import Room
 from offsetmgr.period.schedule import Period, Schedule
 from offsetmgr.zookeeper.session import ZookeeperSession
 
+_LOG: Final = logging.getLogger("offsetmgr.period")
 _CANCEL: Final = 0.05
+"""Seconds between two looks at the event that cancels a wait."""
 
 
 class PeriodCoordinator:
@@ -64,9 +67,11 @@ class PeriodCoordinator:
         """
         if not member or "/" in member or member in (".", ".."):
             raise UsageError(f"member {member!r}", "cannot be the name of a node")
-        Room(ZookeeperSession(zookeeper, config), root)  # wrong addresses and paths are told at once
+        session = ZookeeperSession(zookeeper, config)
+        Room(session, root)  # wrong addresses and paths are told at once
         self.member = member
         self.root = root
+        self._zookeeper = f"ZooKeeper at {session.hosts}"
         leading = Leading(schedule, topics, idle, grace_ms, history_kept, clock or SystemClock())
         self._knowledge = Knowledge(member, root, owned)
         self._following = Following(zookeeper, config, session_timeout_ms, self._knowledge, leading)
@@ -80,7 +85,9 @@ class PeriodCoordinator:
         try:
             with knowledge.changed:
                 if not knowledge.changed.wait_for(lambda: knowledge.ready() or knowledge.ended, timeout):
-                    raise knowledge.error or TimedOut(f"member {self.member}", "no period is open yet")
+                    connected = self._following.connected
+                    why = "no period is open yet" if connected else f"{self._zookeeper} does not answer"
+                    raise knowledge.error or TimedOut(f"member {self.member}", f"{why}, after {timeout:g} s")
                 knowledge.check()
                 assert knowledge.open is not None
                 knowledge.give(knowledge.open.number)
@@ -90,7 +97,7 @@ class PeriodCoordinator:
         return self
 
     def stop(self) -> None:
-        """Leaves. What was reported and is in ZooKeeper stays; whoever waits is told."""
+        """Leaves, within a few seconds. What was reported and is in ZooKeeper stays; whoever waits is told."""
         self._following.stop()
 
     def __enter__(self) -> Self:
@@ -176,13 +183,13 @@ class PeriodCoordinator:
         changes nothing: the caller has jumped over a period, or comes late. Raises `LimitUnknown`, `TimedOut` (the
         report will be written later; asking again is safe), and what ended the membership.
         """
-        return self._finished(partitions, number, timeout)[0]
+        return self._finished(partitions, number, _Patience(timeout))[0]
 
     def _finished(
         self,
         partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
         number: int | None,
-        timeout: float,
+        patience: _Patience,
     ) -> tuple[dict[TopicPartition, Verdict], dict[TopicPartition, int]]:
         knowledge = self._knowledge
         ranges = partitions if isinstance(partitions, Mapping) else {}
@@ -190,10 +197,10 @@ class PeriodCoordinator:
         self._following.wake()
         waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (Verdict.COUNTED, Verdict.REPEATED)}
         with knowledge.changed:
-            if not knowledge.changed.wait_for(lambda: knowledge.ended or knowledge.written(waiting), timeout):
-                raise TimedOut(f"report of member {self.member}", f"is not in ZooKeeper after {timeout:g} s")
-            if not knowledge.written(waiting):
+            while not knowledge.written(waiting):
                 knowledge.check()
+                left = patience.left(f"report of member {self.member}", "is not in ZooKeeper", "the wait for it")
+                knowledge.changed.wait(left)
         return verdicts, at
 
     def wait(self, after: int, timeout: float | None = None, cancel: threading.Event | None = None) -> Period:
@@ -203,23 +210,14 @@ class PeriodCoordinator:
         Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` where no further period will open, and `Conflict`
         where this member left.
         """
-        return self._wait(after, timeout, cancel, ())
+        return self._wait(after, _Patience(timeout, cancel), ())
 
-    def _wait(
-        self, after: int, timeout: float | None, cancel: threading.Event | None, told: Iterable[TopicPartition]
-    ) -> Period:
+    def _wait(self, after: int, patience: _Patience, told: Iterable[TopicPartition]) -> Period:
         knowledge = self._knowledge
-        deadline = None if timeout is None else time.monotonic() + timeout
         with knowledge.changed:
             while (number := knowledge.next_after(after)) is None:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimedOut(f"member {self.member}", f"period {after} is still open after {timeout:g} s")
-                if cancel is not None:
-                    if cancel.is_set():
-                        raise TimedOut(f"member {self.member}", f"its wait for the end of period {after} was cancelled")
-                    left = _CANCEL if left is None else min(left, _CANCEL)
-                knowledge.changed.wait(left)
+                what, why = f"member {self.member}", f"period {after} is still open"
+                knowledge.changed.wait(patience.left(what, why, f"its wait for the end of period {after}"))
             return knowledge.give(number, told)
 
     def current_period_complete(
@@ -232,12 +230,18 @@ class PeriodCoordinator:
 
         For a member that consumes several partitions: `finished` each by itself, pause those in `paused`, go on with
         the others, and `wait` only when all are; one thread that waits here for one of two partitions would hold up
-        the other for ever, so that is refused with `Conflict`. Raises what `finished` and `wait` raise.
+        the other for ever, so that is refused with `Conflict`. ``timeout`` (None: for ever) and ``cancel`` are of both
+        together. A report that comes late is told in the log, and the period that is given then is not the one after
+        it. Raises what `finished` and `wait` raise.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
             raise UsageError(f"member {self.member}", "names no partition that has completed the period")
-        _, at = self._finished(named, None, 30.0 if timeout is None else timeout)
+        patience = _Patience(timeout, cancel)
+        verdicts, at = self._finished(named, None, patience)
+        if late := sorted(tp for tp, verdict in verdicts.items() if verdict is Verdict.LATE):
+            shown = ", ".join(f"{tp} of period {at[tp]}" for tp in late[:3]) + (" and more" if len(late) > 3 else "")
+            _LOG.warning("member %s reports late, and it counts for nothing: %s", self.member, shown)
         number = max(at.values())
         if behind := self._knowledge.behind(number):
             shown = ", ".join(map(str, behind[:3]))
@@ -246,4 +250,24 @@ class PeriodCoordinator:
                 f"would wait for {shown}, which this member consumes itself",
                 "report all of its partitions, or use finished() and wait()",
             )
-        return self._wait(number, timeout, cancel, named)
+        return self._wait(number, patience, named)
+
+
+class _Patience:
+    """How long a call may wait, in all (seconds; None: for ever), and what cancels it."""
+
+    def __init__(self, timeout: float | None, cancel: threading.Event | None = None) -> None:
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._cancel = cancel
+
+    def left(self, what: str, why: str, cancelled: str) -> float | None:
+        """Seconds until it must be asked again; None: no need. Raises `TimedOut`, also where the wait is cancelled."""
+        left = None if self._deadline is None else self._deadline - time.monotonic()
+        if self._cancel is not None and self._cancel.is_set():
+            raise TimedOut(what, f"{cancelled} was cancelled")
+        if left is not None and left <= 0:
+            raise TimedOut(what, f"{why} after {self._timeout:g} s")
+        if self._cancel is None:
+            return left
+        return _CANCEL if left is None else min(left, _CANCEL)

@@ -27,6 +27,8 @@ from offsetmgr.zookeeper.sessionlease import SessionLease
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _PAUSE: Final = 0.5
 """Seconds before what failed is tried again."""
+_END_S: Final = (0.5, 3.0)
+"""Waited for the thread's end: by itself, and after its session was closed under it."""
 
 
 class Following:
@@ -43,6 +45,9 @@ class Following:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._session: ZookeeperSession | None = None
+        self.connected = False
+        """Whether ZooKeeper has ever answered."""
 
     def start(self) -> None:
         self._thread = threading.Thread(
@@ -54,10 +59,15 @@ class Following:
         self._wake.set()
 
     def stop(self) -> None:
+        """Returns within a few seconds, also where a server or a caller's function does not."""
         self._stopping.set()
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_END_S[0])
+            if thread.is_alive() and self._session is not None:
+                self._session.close()  # which ends what waits for a server, and the member's registration
+                thread.join(_END_S[1])
         self._knowledge.end(None)
 
     def _run(self) -> None:
@@ -65,11 +75,14 @@ class Following:
         while not self._stopping.is_set():
             session = ZookeeperSession(self._zookeeper, self._config, session_timeout_ms=self._timeout_ms)
             lease = SessionLease(session, self._wake.set)
+            self._session = session
             try:
                 self._live(session, lease)
             except SessionExpired as expired:
                 _LOG.warning("period member %s: %s; joining again", member, expired)
             except OffsetMgrError as error:
+                if self._stopping.is_set():
+                    break  # its session was closed under it
                 _LOG.warning("period member %s: %s", member, error)
                 if error.retriable or isinstance(error, Conflict):
                     self._knowledge.trouble(error)
@@ -92,6 +105,7 @@ class Following:
         """One session from its beginning to its end."""
         knowledge = self._knowledge
         lease.begin()
+        self.connected = True
         room = Room(session, knowledge.root)
         room.prepare()
         me = _me(knowledge)

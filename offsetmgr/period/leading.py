@@ -52,7 +52,10 @@ class Leading:
         self._pause = _LOOKS[0]
 
     def step(self, room: Room, view: View, leader: Leader) -> bool:
-        """One round; whether there may be more to do at once. Raises what reading and writing raise."""
+        """One round; whether there may be more to do at once. Raises what reading and writing raise, and
+        `ServerError` where nodes were deleted so that the run cannot go on."""
+        if view.seen.open_ is None:
+            room.require_new()
         # A generator: the cluster is asked only where a period opens.
         turn = next_turn(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
         if isinstance(turn, Turn):
@@ -78,7 +81,8 @@ class Leading:
         """What takes part now; where that is not known, what did before. Raises where neither is known."""
         now = self._clock.monotonic()
         if now - self._asked > _FRESH:
-            before = self._partitions or (view.seen.partitions.partitions if view.seen.partitions else frozenset())
+            # Never an own answer of long ago, from a time when another one may have led since.
+            before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
                 found = frozenset(self._topics())
             except OffsetMgrError as error:

@@ -44,6 +44,8 @@ from offsetmgr.zookeeper.membership import ensure
 from offsetmgr.zookeeper.session import Node, WatchCallback, ZookeeperSession
 from offsetmgr.zookeeper.transactions import Create, Delete, Operation, Outcome, SetData, State
 
+_HISTORY: Final = 2
+"""Which operation of a turn's transaction it is that writes the history."""
 _RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
 _MARK: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
 """Of the folders: the original coordinator keeps text in a node of the same name."""
@@ -214,14 +216,36 @@ class Room:
         )
 
     def turn(self, turn: Turn, view: View) -> bool:
-        """Carries out a turn that was decided from ``view``; all of it or, with False, nothing that is known of."""
+        """Carries out a turn that was decided from ``view``; all of it or, with False, nothing that is known of.
+
+        Raises `ServerError` where the history has the period already that would be closed.
+        """
         operations: list[Operation] = [
             _put(self.open_path, encode_open(turn.open_), view.open_version),
             _put(self.partitions_path, encode_partitions(turn.partitions), view.partitions_version),
         ]
         if turn.closed is not None:
             operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
-        return self._won(self._session.transaction(operations))
+        outcome = self._session.transaction(operations)
+        if turn.closed is not None and outcome.state is State.REFUSED and outcome.culprit == _HISTORY:
+            # What stands before it in the transaction still holds, so this is no race that somebody else has won.
+            if outcome.code == Code.NODE_EXISTS:
+                raise self._not_new(turn.closed.period.number)
+            self.prepare()  # the folder has been deleted
+        return self._won(outcome)
+
+    def require_new(self) -> None:
+        """Before the first period opens. Raises `ServerError` where the history has periods already."""
+        numbers = [int(name) for name in _names(self._session.children(self.history_path)) if name.isdigit()]
+        if numbers:
+            raise self._not_new(max(numbers))
+
+    def _not_new(self, number: int) -> ServerError:
+        return ServerError(
+            f"ZooKeeper node {self.full(self.open_path)}",
+            f"was deleted or set back, though period {number} is closed in the history",
+            "begin again under another root: a run never goes through its periods again by itself",
+        )
 
     def begin(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
         """Opens a run's first period from outside, as its creator wants it. False: it has begun already."""
@@ -268,9 +292,11 @@ def _ours(room: Room, path: str, node: Node) -> bytes:
     """A node's data; empty where there is none. Raises `OldMembers`: an old member may begin beside us at any time."""
     data = _data(node)
     if oldform.is_old(data):
+        limit = oldform.parse_limit(room.full(path), data) if path == room.open_path else None
+        where = "" if limit is None else f"; their open period ends at {limit}"
         raise OldMembers(
             f"ZooKeeper node {room.full(path)}",
-            "is in the form of the original coordinator, whose members know nothing of this one's",
+            f"is in the form of the original coordinator, whose members know nothing of this one's{where}",
             "stop them, and give this run a root of its own",
         )
     return data

@@ -229,7 +229,7 @@ def test_an_old_member_that_begins_beside_us_is_told_by_its_name(
     node = session.get(f"{root}/coordinator")
     assert node is not None
     session.transaction([SetData(f"{root}/coordinator", b"1525741823119", node.version)])
-    with pytest.raises(OldMembers, match="original"):
+    with pytest.raises(OldMembers, match="original coordinator.*; their open period ends at 1525741823119"):
         member.wait(0, 20)
 
 
@@ -246,6 +246,33 @@ def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: Zookee
     session.transaction(deletions)
     with pytest.raises(OffsetMgrError, match="was deleted"):
         member.wait(0, 20)
+
+
+def test_a_deleted_history_hinders_nobody(run: Run, root: str, session: ZookeeperSession) -> None:
+    member = run.member("m", A)
+    assert member.current_period_complete(A, timeout=20).number == 1
+    session.transaction([Delete(f"{root}/history/0", 0), Delete(f"{root}/history", 0)])
+    assert member.current_period_complete(A, timeout=20).number == 2
+    assert sorted(Room(session, run.root).history()) == [1]
+
+
+def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
+    run: Run, root: str, session: ZookeeperSession
+) -> None:
+    member = run.member("m", A)
+    assert member.current_period_complete(A, timeout=20).number == 1
+    view = Room(session, root).read()
+    session.transaction(
+        [
+            Delete(f"{root}/coordinator", view.open_version or 0),
+            Delete(f"{root}/topic-partitions", view.partitions_version or 0),
+        ]
+    )
+    with pytest.raises(OffsetMgrError, match="was deleted or set back, though period 0 is closed in the history"):
+        member.wait(1, 20)
+    with pytest.raises(OffsetMgrError, match="was deleted or set back"):
+        run.member("m2", A)
+    assert Room(session, root).read().seen.open_ is None
 
 
 def test_history_says_which_offsets_a_period_had_and_keeps_only_the_newest(run: Run, session: ZookeeperSession) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from offsetmgr.cli import period
 from offsetmgr.cli.app import run as offsetmgr
 from offsetmgr.errors import Conflict, LateRecord, RunEnded, TakenOver
 from offsetmgr.model import TopicPartition
@@ -171,6 +172,20 @@ def test_an_ended_run_says_so_and_abort_acts_only_when_told(runs: Runs) -> None:
 # --- reruns -------------------------------------------------------------------------------------
 
 HALF_DAYS = ("--from", "2023-11-15T00:00:00", "--length", "PT12H")
+
+
+def test_a_run_is_aborted_also_where_it_turns_while_the_question_is_read(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = runs.member("m", A)
+
+    def asked(_question: str, *, yes: bool) -> None:
+        assert member.current_period_complete(A, timeout=20).number == 1
+
+    monkeypatch.setattr(period, "confirm", asked)
+    assert "ended" in runs.period("abort", "--execute")[1]
+    with pytest.raises(RunEnded, match="aborted by hand"):
+        member.wait(1, 20)
 
 
 def test_a_rerun_beside_the_live_run_goes_through_the_past_and_closes(runs: Runs) -> None:

@@ -110,6 +110,22 @@ def test_partitions_that_are_not_known_anew_are_those_of_before(answer: object) 
     assert [turn.partitions.partitions for turn in room.turns] == [{A0, A1}]
 
 
+def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() -> None:
+    # Given one that was told of one partition, lost the lead, and leads again when there are two
+    time, answers = Time(), [[A0]]
+
+    def topics() -> list[TopicPartition]:
+        if answers:
+            return answers.pop()
+        raise Unreachable("kafka", "is down")
+
+    leader, room = Leading(OPEN.schedule, topics, None, 0, 100, time), Writes()
+    assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
+    time.s = 100.0
+    assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
+    assert [turn.partitions.partitions for turn in room.turns] == [{A0}, {A0, A1}]
+
+
 def test_a_cluster_is_asked_only_where_a_period_opens() -> None:
     asked = []
     leader = Leading(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-returns-value]
