@@ -85,10 +85,7 @@ def switch_command(
     connection = connect.resolved.connection
     mode = Phase(to.value)
     first, second = connect.store(zookeeper), connect.store(kafka)
-    with (
-        ZookeeperSession(_connect_string(zookeeper), connection, session_timeout_ms=SESSION_TIMEOUT_MS) as session,
-        stopping("the switch goes back to the old mode") as stop,
-    ):
+    with ZookeeperSession(_connect_string(zookeeper), connection, session_timeout_ms=SESSION_TIMEOUT_MS) as session:
         switch = Switch(
             session,
             group,
@@ -99,7 +96,6 @@ def switch_command(
             record=_recorder(group, before_image),
             tell=lambda step: note(f"{group}: {SAID[step]}"),
             waiting=_say_waiting(),
-            stop=stop,
         )
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
@@ -113,7 +109,8 @@ def switch_command(
             note("hint: add --execute to do it")
             return
         confirm(f"switch group {group} {change}, with {len(picture.followers)} members?", yes=yes)
-        evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay)
+        with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
+            evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
     _show_after(evidence, format)
     if evidence.late:
         raise typer.Exit(FAILED)
@@ -161,6 +158,7 @@ def _brokers(kafka: str) -> str:
 
 
 def _declare(switch: Switch, group: str, mode: Any, *, execute: bool, yes: bool) -> None:
+    switch.require_undeclared()
     if not execute:
         note(f"dry run: would say that the offsets of group {group} are in mode {mode.value}; nothing was changed")
         note("hint: add --execute to do it")

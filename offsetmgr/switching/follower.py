@@ -45,12 +45,13 @@ class Lease(Protocol):
 
 
 class _Group:
-    """One group as its follower sees it: ``seen`` is what it goes by, ``acknowledged`` the version that it has said."""
+    """One group as its follower sees it: ``seen`` is what it goes by, ``acknowledged`` what it has acknowledged. Not
+    only its version: the node may have been deleted, with the member's own, and made anew."""
 
     def __init__(self, nodes: SwitchNodes, seen: Seen) -> None:
         self.nodes = nodes
         self.seen: Seen | None = seen
-        self.acknowledged = seen.version
+        self.acknowledged = seen
 
 
 class Follower:
@@ -203,12 +204,12 @@ class Follower:
             if seen is None:
                 _LOG.error("group %s: nobody says any more where its offsets are", one.nodes.group)
                 return False
-            if one.acknowledged != seen.version:
+            if one.acknowledged != seen:
                 if seen.storage.turning is not None and not self._flush(one.nodes.group):
                     return False
                 if not one.nodes.acknowledge(self.name, self._node(seen), seen.version):
                     return False
-                one.acknowledged = seen.version
+                one.acknowledged = seen
         if seen.storage.turning is not None and one.nodes.switcher(changed) is None:
             self._give_back(one.nodes, seen)
             return False

@@ -49,8 +49,7 @@ class Switch:
     it.
 
     ``cluster`` is asked for members of the group in Kafka; None where it is known that there are none. ``tell`` gets
-    each of `STEPS` when it has happened, ``waiting`` the members that have not answered yet, now and then. ``stop``
-    says whether to give up and go back.
+    each of `STEPS` when it has happened, ``waiting`` the members that have not answered yet, now and then.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Switch:
         record: Record,
         tell: Callable[[str], None] = lambda _: None,
         waiting: Callable[[list[Follower]], None] = lambda _: None,
-        stop: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
         """Raises `UsageError` for a group that cannot be in ZooKeeper."""
@@ -78,7 +76,7 @@ class Switch:
         self._record = record
         self._tell = tell
         self._waiting = waiting
-        self._stop = stop
+        self._stop: Callable[[], bool] = lambda: False
         self._clock = clock or SystemClock()
 
     # --- before it ----------------------------------------------------------------------------------
@@ -87,8 +85,14 @@ class Switch:
         """Says where the group's offsets are, where nobody has said it yet: a person's word, nothing is looked at.
 
         Raises `Conflict` where somebody has."""
-        if not self._nodes.declare(Storage(mode, 1, self._who, self._clock.now_ms())):
-            seen = self._seen()
+        said = Storage(mode, 1, self._who, self._clock.now_ms())
+        if not self._nodes.declare(said):
+            self.require_undeclared(but=said)
+
+    def require_undeclared(self, *, but: Storage | None = None) -> None:
+        """Raises `Conflict` where somebody has said where the offsets are, if it is not ``but``."""
+        seen = self._nodes.read()
+        if seen is not None and seen.storage != but:
             where = f"{seen.storage.who} has said {seen.storage.mode.value} already"
             raise Conflict(f"switch of group {self.group}", where, "leave --declare out to change it")
 
@@ -164,14 +168,19 @@ class Switch:
 
     # --- doing it -----------------------------------------------------------------------------------
 
-    def carry_out(self, to: Phase, *, patience_s: float, stay: bool = False) -> Evidence:
+    def carry_out(
+        self, to: Phase, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
+    ) -> Evidence:
         """Switches the group, and waits until its members go by the new mode.
 
         Waits ``patience_s`` for all acknowledgements, then goes back to the old mode and raises `TimedOut`, naming who
-        is missing; with ``stay`` it goes on waiting (and the members with it). Raises as `check`, and whatever goes
-        wrong before the mode has changed: then the old one holds again. Members that are not seen to go by the new
-        mode within ``patience_s`` are in the evidence.
+        is missing; with ``stay`` it goes on waiting (and the members with it). ``stop`` says whether to give up: to go
+        back and raise `Conflict` or, once the new mode holds, to wait for nobody any more. Raises as `check`, and
+        whatever goes wrong before the mode has changed: then the old one holds again. Members that are not seen to go
+        by the new mode within ``patience_s`` are in the evidence.
         """
+        self._stop = stop
+        self._heed_stop()
         picture = self.look(to)
         if picture.seen.storage.turning is not None and picture.switcher is None:
             gone = "its process is gone"
@@ -184,6 +193,7 @@ class Switch:
             members_ = self._acknowledgements(held.storage.epoch, patience_s, stay, needed=True)
             self._tell("acknowledged")
             copies, compared = self._level(held.storage.mode, to)
+            self._heed_stop()
             settled = replace(
                 held.storage,
                 mode=to,
@@ -221,6 +231,10 @@ class Switch:
             raise Conflict(f"switch of group {self.group}", "somebody else has changed it meanwhile", "look again")
         self._tell("held")
         return Seen(held, seen.version + 1)
+
+    def _heed_stop(self) -> None:
+        if self._stop():
+            raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
 
     def _settle(self, held: Seen, settled: Storage) -> None:
         if not self._nodes.settle(held, settled) and self._seen().storage != settled:
@@ -273,10 +287,10 @@ class Switch:
                     found.setdefault(follower.name, (follower, self._clock.now_ms()))
                 else:
                     late.append(follower)
-            if not late:
+            if needed:
+                self._heed_stop()
+            if not late or (not needed and self._stop()):
                 return found
-            if needed and self._stop():
-                raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
             if self._clock.monotonic() >= deadline:
                 if not needed:
                     return found

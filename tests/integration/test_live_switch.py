@@ -37,6 +37,7 @@ from offsetmgr.switching.store import SwitchedStore
 from offsetmgr.switching.switch import STEPS, Switch
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Delete
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
@@ -479,3 +480,49 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
     seen = {message.offset for one in (frozen, other) for message in one.messages()}
     assert seen == set(range(3000))
     assert world.storage() == ("kafka", 7, None)
+
+
+# --- given up, and made anew --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", *STEPS[:4]])
+def test_a_switch_that_is_told_to_stop_before_the_new_mode_holds_goes_back(world: World, when: str) -> None:
+    member, told = world.member(), []
+    member.commit(world.group, at("t", p0=5))
+    switch = world.switch(tell=told.append)
+    with pytest.raises(Conflict, match="was given up; the old mode holds"):
+        switch.carry_out(Phase.DUAL, patience_s=20, stop=lambda: when == "before" or when in told)
+
+    assert world.storage()[::2] == ("zookeeper", None)
+    member.commit(world.group, at("t", p0=6))
+    assert world.held() == {"zookeeper": {0: 6}, "kafka": {}}
+
+
+def test_a_switch_that_is_told_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
+    member, told = world.member(), []
+    member.commit(world.group, at("t", p0=5))
+    world.switch(tell=told.append).carry_out(Phase.DUAL, patience_s=600, stop=lambda: "settled" in told)
+
+    assert world.storage()[::2] == ("dual", None)
+
+
+def test_a_member_joins_again_where_the_groups_node_is_deleted_and_made_anew(
+    world: World, make_topic: Callable[..., str]
+) -> None:
+    # Given a member that has acknowledged version 0 of the node, which has version 0 again
+    member, topic = world.member(), make_topic(world.group)
+    member.commit(world.group, at(topic, p0=5))
+    with ZookeeperSession(world.broker.zookeeper) as session:
+        nodes = SwitchNodes(session, world.group)
+        (follower,) = nodes.followers()
+        session.transaction([Delete(nodes.member_path(follower.name), -1), Delete(nodes.storage_path, -1)])
+        world.switch().declare(Phase.ZOOKEEPER)
+        with pytest.raises(Conflict, match="has said zookeeper already"):
+            world.switch().require_undeclared()
+        seen = nodes.read()
+        assert seen is not None and seen.version == 0
+        # When it sees that, then it is a member again, for which a switch waits
+        wait_for(lambda: [one.name for one in nodes.followers()] == [follower.name], "the member has joined again")
+    assert [one.name for one in world.to(Phase.DUAL).members] == [follower.name]
+    member.commit(world.group, at(topic, p0=6))
+    assert world.held() == {"zookeeper": {0: 6}, "kafka": {0: 6}}
