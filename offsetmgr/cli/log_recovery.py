@@ -39,7 +39,7 @@ _SEGMENT: Final = (
 _VERIFY: Final = (
     *_SEGMENT,
     Column("broker"),
-    Column("doubts", right=True, optional=True),
+    Column("doubts", right=True, detail=True),
     Column("why", optional=True),
 )
 _RECOVER: Final = (*_SEGMENT, Column("cut", right=True), Column("action"), Column("copy", optional=True))
@@ -304,7 +304,7 @@ def _columns(seen: Seen) -> tuple[Any, ...]:
     found, log = seen.found, seen.segment.log
     return (
         str(log),
-        log.parent.name,
+        log.absolute().parent.name,
         found.base_offset,
         found.size,
         found.entries,
