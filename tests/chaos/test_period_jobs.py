@@ -1,0 +1,211 @@
+"""Jobs on periods whose driver is killed behind each of its steps, or frozen there past its session and replaced.
+
+Its JVM goes the same way (SIGKILL, SIGSTOP); frozen ones are woken. What counts in the end is what an undisturbed one
+would have written. Here at two steps that the seed draws; in `scripts/soak` at every one, and with the undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from conftest import MakeTopic
+
+from offsetmgr.model import Committed
+from offsetmgr.period.schedule import Schedule
+from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
+from offsetmgr.spark import Step, published_outputs
+from offsetmgr.stores.uri import open_store
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
+PROGRAM = Path(__file__).with_name("period_job.py")
+HOUR = 3_600_000
+HOURLY = Schedule(1_700_006_400_000, HOUR)
+AHEAD = 3 * HOURLY.first_ms
+PARTITIONS = 2
+EACH = 60
+"""Records a period."""
+KEPT = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800 if SOAK else 400)]
+
+Row = tuple[str, int, int, str]
+
+
+class Job:
+    """Processes of one job."""
+
+    def __init__(self, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topic: str, folder: Path) -> None:
+        self.kraft, self.zookeeper, self.name, self.topic = kraft, zookeeper, name, topic
+        self.folder = folder / name
+        self.folder.mkdir()
+        self.log = self.folder / "steps"
+        self.log.touch()
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, periods: int, end: tuple[Step, int, signal.Signals] | None = None) -> subprocess.Popen[bytes]:
+        """A process that works up to this many periods. ``end``: a step, the number of its period, and a signal."""
+        arguments = {
+            "bootstrap": self.kraft.bootstrap, "zookeeper": self.zookeeper.connect, "name": self.name,
+            "topic": self.topic, "output": str(self.folder / "output"), "log": str(self.log),
+            "first_ms": HOURLY.first_ms, "length_ms": HOUR, "until_ms": HOURLY.period(periods).start_ms,
+            "end": None if end is None else [end[0].name, end[1], int(end[2])],
+        }  # fmt: skip
+        with (self.folder / "stderr").open("ab") as errors:
+            # A group of its own, so that the JVM goes the way of the driver.
+            process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), json.dumps(arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def ended(self, process: subprocess.Popen[bytes]) -> int:
+        return process.wait(300)
+
+    def until_told(self, process: subprocess.Popen[bytes], step: Step | None = None, number: int | None = None) -> None:
+        """Until the process has told of this step (None: any)."""
+        deadline = time.monotonic() + 300
+        while True:
+            for line in self.log.read_text().splitlines():
+                pid, period, name = line.split()
+                if int(pid) == process.pid and step in (None, Step[name]) and number in (None, int(period)):
+                    return
+            assert process.poll() is None, self.said()
+            assert time.monotonic() < deadline, "it does not get there"
+            time.sleep(0.02)
+
+    def said(self) -> str:
+        return (self.folder / "stderr").read_text()[-3000:]
+
+    def stop_all(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(60)
+
+    def outputs(self) -> dict[int, tuple[int, list[Row]]]:
+        """By period: the attempt that counts, and its rows, sorted."""
+        found = published_outputs(self.zookeeper.connect, f"/{self.name}", "job")
+        return {period.number: (one.attempt, rows_in(Path(one.output))) for period, one in found.items()}
+
+    def rows(self) -> dict[int, list[Row]]:
+        return {number: rows for number, (_, rows) in self.outputs().items()}
+
+    def offsets(self) -> dict[str, int]:
+        with open_store(f"kafka://{self.kraft.bootstrap}") as store:
+            return {
+                str(tp): found.offset for tp, found in store.fetch(self.name).items() if isinstance(found, Committed)
+            }
+
+
+def rows_in(folder: Path) -> list[Row]:
+    assert (folder / "_SUCCESS").exists()
+    lines = [json.loads(line) for part in folder.glob("part-*.json") for line in part.read_text().splitlines()]
+    return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
+
+
+class Topic:
+    """A topic with records of some periods in an order of their own, and what each period must have."""
+
+    def __init__(self, bootstrap: str, name: str, periods: int, dice: random.Random) -> None:
+        self.name = name
+        times = [HOURLY.first_ms + dice.randrange(periods * HOUR) for _ in range(periods * EACH)]
+        times.sort(key=lambda at: at + dice.randrange(HOUR // 2))
+        for _ in range(3):
+            times.insert(dice.randrange(len(times)), AHEAD)
+        self.ends = [0] * PARTITIONS
+        self.rows: dict[int, list[Row]] = {number: [] for number in range(periods)}
+        producer = Producer({"bootstrap.servers": bootstrap})
+        errors: list[object] = []
+        for at in times:
+            partition = dice.randrange(PARTITIONS)
+            if at != AHEAD:
+                self.rows[HOURLY.number_of(at)].append((name, partition, self.ends[partition], str(at)))
+            self.ends[partition] += 1
+            producer.produce(
+                name, str(at), partition=partition, timestamp=at, on_delivery=lambda error, _: errors.append(error)
+            )
+        assert producer.flush(60) == 0
+        assert errors == [None] * len(times)
+        for rows in self.rows.values():
+            rows.sort()
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
+    return random.Random(SEED)
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    found: list[Job] = []
+    yield found
+    for job in found:
+        job.stop_all()
+
+
+def test_killed_or_frozen_and_replaced_anywhere_a_job_gives_what_an_undisturbed_one_gives(
+    kraft: KraftBroker,
+    zookeeper: ZooKeeperServer,
+    make_topic: MakeTopic,
+    unique: str,
+    tmp_path: Path,
+    dice: random.Random,
+    jobs: list[Job],
+) -> None:
+    steps = list(Step)
+    kills = steps if SOAK else dice.sample(steps, 1)
+    freezes = steps if SOAK else dice.sample(steps[:-3], 1)  # where there is something left that it could spoil
+    periods = len(kills) + len(freezes)
+    topic = Topic(
+        kraft.bootstrap, make_topic(unique, PARTITIONS, bootstrap=kraft.bootstrap, config=KEPT), periods, dice
+    )
+    job = Job(kraft, zookeeper, f"{unique}-disturbed", topic.name, tmp_path)
+    jobs.append(job)
+    undisturbed = Job(kraft, zookeeper, f"{unique}-undisturbed", topic.name, tmp_path)
+    jobs.append(undisturbed)
+    if SOAK:
+        undisturbed.start(periods)
+
+    for number, step in enumerate(kills):
+        killed = job.start(number + 1, (step, number, signal.SIGKILL))
+        assert job.ended(killed) == -signal.SIGKILL, job.said()
+    for number, step in enumerate(freezes, start=len(kills)):
+        frozen = job.start(number + 1, (step, number, signal.SIGSTOP))
+        job.until_told(frozen, step, number)
+        successor = job.start(number + 1)
+        if dice.random() < 0.5:  # woken while its successor is at work
+            job.until_told(successor)
+            os.killpg(frozen.pid, signal.SIGCONT)
+            assert job.ended(successor) == 0, job.said()
+            job.ended(frozen)
+        else:  # woken when all is done
+            assert job.ended(successor) == 0, job.said()
+            before = job.outputs()[number], job.offsets()
+            os.killpg(frozen.pid, signal.SIGCONT)
+            job.ended(frozen)
+            assert job.outputs()[number] == before[0]
+            assert all(offset >= before[1][partition] for partition, offset in job.offsets().items())
+
+    assert job.rows() == topic.rows
+    assert job.offsets() == {f"{topic.name}-{n}": end for n, end in enumerate(topic.ends)}
+    if SOAK:
+        assert undisturbed.ended(undisturbed.processes[0]) == 0
+        assert job.rows() == undisturbed.rows()
+        assert job.offsets() == undisturbed.offsets()
