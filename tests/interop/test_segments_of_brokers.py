@@ -21,12 +21,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
+from offsetmgr.segments.appending import Appender, Rolling
 from offsetmgr.segments.batches import Record
 from offsetmgr.segments.entries import Entry
 from offsetmgr.segments.messages import Message, Wanted, entries_of, messages
 from offsetmgr.segments.partition import segments_in
-from offsetmgr.segments.segment import LOG, Segment
+from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
 from offsetmgr.segments.transactions import Transactions, marker_of
+from offsetmgr.segments.writing import Producer, end_of_transaction
 
 pytestmark = pytest.mark.servers
 
@@ -437,3 +439,50 @@ def test_every_field_is_what_kafka_prints(old: list[Written]) -> None:
     text = [line for lines in printed.values() for line in lines]
     for seen in ("magic: 0", "magic: 1", "magic: 2", "endTxnMarker: ABORT", "OptionalLong[", "LogAppendTime: 1"):
         assert any(seen in line for line in text), seen
+
+
+# --- what we write --------------------------------------------------------------------------------
+
+
+def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
+    """Every format and codec, transactions and headers, in rolled segments: Kafka's tool prints the same of each entry
+    and record, and finds nothing amiss in the indexes."""
+    chance = random.Random(SEED)
+    folder = tmp_path / "written-0"
+    with Appender(folder, Rolling(segment_bytes=20_000, index_interval_bytes=500)) as log:
+        for turn in range(120):
+            magic = turn % 3
+            codec = chance.randrange(5 if magic == 2 else 4)
+            producer = Producer(7, 1, turn * 10, transactional=True) if magic == 2 and turn % 4 == 0 else None
+            records = [ours(chance, magic, turn) for _ in range(chance.randint(1, 8))]
+            log.append(records, codec, magic=magic, producer=producer)
+            if producer is not None:
+                ended = end_of_transaction(
+                    log.next_offset, producer, commit=bool(turn % 8), timestamp=TIME + turn * 100
+                )
+                log.append_entries(ended)
+    segments = segments_in(folder)
+    indexes = [segment.beside(suffix) for segment in segments for suffix in (INDEX, TIME_INDEX)]
+
+    printed = printed_by_kafka("kafka-3.9", [*(segment.log for segment in segments), *indexes])
+
+    assert len(segments) > 2
+    for segment in segments:
+        assert list(map(str.rstrip, lines_of(segment))) == printed[segment.log], segment.log
+        offsets, times = segment.offset_index(), segment.time_index()
+        assert printed[segment.beside(INDEX)] == [
+            f"offset: {offset} position: {position}" for offset, position in (offsets[at] for at in range(len(offsets)))
+        ]
+        assert printed[segment.beside(TIME_INDEX)] == [
+            f"timestamp: {time_} offset: {offset}" for time_, offset in (times[at] for at in range(len(times)))
+        ]
+        assert len(offsets) > 3
+
+
+def ours(chance: random.Random, magic: int, turn: int) -> Record:
+    """Some record that the format can hold, with text that a line shows."""
+    key = None if chance.random() < 0.2 else b"key-%d" % chance.randrange(KEYS)
+    tombstone = key is not None and chance.random() < 0.2
+    value = None if tombstone else chance.randbytes(chance.choice((1, 20, 300))).hex().encode()
+    headers = (("h", b"1"), ("none", None)) if magic == 2 and chance.random() < 0.2 else ()
+    return Record(0, None if magic == 0 else TIME + turn * 100 + chance.randrange(50), key, value, headers)
