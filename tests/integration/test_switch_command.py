@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
+from offsetmgr.switching.nodes import SwitchNodes
+from offsetmgr.switching.records import FollowerNode
+from offsetmgr.zookeeper.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
@@ -82,6 +86,35 @@ def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
     assert direct.returncode == 1
     assert f"error: switch of group {unique} kafka -> zookeeper: goes only through dual" in direct.stderr
     assert "hint: --to dual first" in direct.stderr
+
+
+def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: KafkaBroker, unique: str) -> None:
+    assert run("--to", "zookeeper", "--declare", "--execute", "--yes").returncode == 0
+    again = run("--to", "kafka", "--declare")
+    assert (again.returncode, "has said zookeeper already" in again.stderr) == (1, True), "no promise in a dry run"
+    # Given a member that follows and never answers
+    with ZookeeperSession(kafka.zookeeper, session_timeout_ms=60_000) as session:
+        nodes = SwitchNodes(session, unique)
+        seen = nodes.read()
+        assert seen is not None
+        assert nodes.join("silent", FollowerNode(seen.storage.epoch, "host", 7), seen.version)
+        stores = ("--zookeeper", kafka.zookeeper, "--bootstrap-server", kafka.bootstrap)
+        arguments = ("--group", unique, *stores, "--to", "dual", "--execute", "--yes", "--stay", "--ack-timeout", "50")
+        with subprocess.Popen(
+            [sys.executable, "-m", "offsetmgr", "migrate", "switch", *arguments], stderr=subprocess.PIPE, text=True
+        ) as switch:
+            assert switch.stderr is not None
+            said = []
+            for line in switch.stderr:
+                said.append(line)
+                if line == "waiting for silent (process 7 on host)\n":
+                    switch.send_signal(signal.SIGINT)
+        assert switch.returncode == 1
+        assert "stopping: the switch goes back to the old mode" in "".join(said)
+        assert said[-1] == f"error: switch of group {unique}: was given up; the old mode holds\n"
+        after = nodes.read()
+        assert after is not None
+        assert (after.storage.mode.value, after.storage.turning, nodes.switcher()) == ("zookeeper", None, None)
 
 
 def test_one_store_alone_is_wrong_usage(kafka: KafkaBroker, unique: str) -> None:
