@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.segments.collecting import End, how_far
 from offsetmgr.segments.parallel import each
+from offsetmgr.segments.partition import segments_in
 
 Result = TypeVar("Result")
+
+_A_PROCESS: Final = 16 * 1024 * 1024
+"""Bytes for which a further process is worth its start: a quarter of a second of reading."""
 
 
 class Listener(Protocol):
@@ -40,10 +44,15 @@ def best(
     topic: str,
     listener: Listener,
     processes: int,
-    told: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
     """Each partition, read from the replica that goes farthest, or the next where that fails, which is said."""
     ranked = _ranked(replicas, topic, listener, processes)
+    total = sum(_size(folders[0]) for folders in ranked.values())
+
+    def told(done: int) -> None:
+        listener.read(done, max(total, done))
+
+    processes = min(processes, 1 + total // _A_PROCESS)
     while ranked:
         number_of = {folders[0]: number for number, folders in ranked.items()}
         left: dict[int, list[Path]] = {}
@@ -91,3 +100,10 @@ def _said(end: End) -> str:
 def _how_far(folder: Path, tick: Callable[[int], None]) -> End:
     del tick
     return how_far(folder)
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(segment.size for segment in segments_in(folder))
+    except OffsetMgrError:
+        return 0  # told when it is read

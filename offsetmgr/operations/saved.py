@@ -29,8 +29,6 @@ from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
 from offsetmgr.stores.base import GroupOffsets
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
-_A_PROCESS: Final = 16 * 1024 * 1024
-"""Bytes for which a further process is worth its start: a quarter of a second of reading."""
 
 
 class Expiry(NamedTuple):
@@ -188,16 +186,11 @@ def _partitions(
     sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: Listener, processes: int
 ) -> Iterator[SavedPartition | int]:
     """Every partition that can be read, and the numbers of those that cannot."""
-    total = sum(_size(folders[0]) for folders in sources.partitions.values())
     # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
     producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
-    processes = min(processes, 1 + total // _A_PROCESS)
 
-    def told(done: int) -> None:
-        listener.read(done, total)
-
-    for number, result in best(sources.partitions, read, sources.topic, listener, processes, told):
+    for number, result in best(sources.partitions, read, sources.topic, listener, processes):
         if isinstance(result, OffsetMgrError):
             listener.error(result)
             yield number
@@ -207,13 +200,6 @@ def _partitions(
 
 def _read_one(decided: Mapping[int, Mapping[int, bool]], folder: Path, tick: Callable[[int], None]) -> SavedPartition:
     return read_partition(folder, decided.get(partition_of(folder).partition), tick)
-
-
-def _size(folder: Path) -> int:
-    try:
-        return sum(segment.size for segment in segments_in(folder))
-    except OffsetMgrError:
-        return 0  # told when it is read
 
 
 def _report(found: SavedPartition, listener: Listener) -> None:

@@ -60,7 +60,8 @@ def each(
         if progress is not None:
             progress(counter.value)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # A worker that has only just been started would not find what its parent has taken away.
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _here(

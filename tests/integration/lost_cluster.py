@@ -1,0 +1,189 @@
+"""A process that works on a broker that is going to be killed: commits that stay, commits that expire, deletions,
+transactions that are committed, aborted and left open, and a group with a member.
+
+It says a line of each thing that the broker has acknowledged, and goes on until it is killed as well.
+    python lost_cluster.py BOOTSTRAP TOPIC SEED FIRST_OFFSET
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import confluent_kafka as ck
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.kafka import KafkaStore
+
+PARTITIONS: Final = 4
+SHORT_MS: Final = 1
+"""A retention that is over before anybody looks."""
+LONG_MS: Final = 30 * 24 * 60 * 60 * 1000
+
+
+LOADING: Final = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+_OFFSET_COMMIT, _OFFSET_FETCH = (8, 2), (9, 5)
+"""Requests, and the versions of them that are spoken here."""
+
+
+def commit_with_retention(connection: socket.socket, group: str, topic: str, offset: int, retention_ms: int) -> bool:
+    """A commit whose offsets expire after a time of their own, as clients before Kafka 2.1 could; whether all were
+    taken."""
+    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">qi", retention_ms, 1) + _text(topic)
+    body += struct.pack(">i", PARTITIONS)
+    for partition in range(PARTITIONS):
+        body += struct.pack(">iq", partition, offset) + _text(f"at {offset}")
+    answer = _ask(connection, _OFFSET_COMMIT, body)
+    at = 4 + 2 + len(topic) + 4
+    return all(struct.unpack_from(">h", answer, at + 6 * n + 4)[0] == 0 for n in range(PARTITIONS))
+
+
+def fetch(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int, str]] | None:
+    """What a broker that is alone serves of a group: also where transactions are open, what was committed before them.
+
+    By topic and partition: offset and metadata. None while it loads.
+    """
+    host, _, port = bootstrap.partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        answer = _ask(connection, _OFFSET_FETCH, _text(group) + struct.pack(">i", -1))
+    found: dict[tuple[str, int], tuple[int, str]] = {}
+    topics, at = struct.unpack_from(">i", answer, 4)[0], 8
+    for _ in range(topics):
+        topic, at = _read_text(answer, at)
+        partitions, at = struct.unpack_from(">i", answer, at)[0], at + 4
+        for _ in range(partitions):
+            partition, offset, _ = struct.unpack_from(">iqi", answer, at)
+            metadata, at = _read_text(answer, at + 16)
+            assert struct.unpack_from(">h", answer, at) == (0,), (group, topic, partition)
+            at += 2
+            found[topic, partition] = (offset, metadata)
+    (error,) = struct.unpack_from(">h", answer, at)
+    assert error == 0 or error in LOADING, error
+    return None if error else found
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", data, at)
+    end = at + 2 + max(size, 0)
+    return data[at + 2 : end].decode(), end
+
+
+def _ask(connection: socket.socket, kind: tuple[int, int], body: bytes) -> bytes:
+    """The answer to a request, behind its correlation id."""
+    frame = struct.pack(">hhi", *kind, 7) + _text("lost-cluster") + body
+    connection.sendall(struct.pack(">i", len(frame)) + frame)
+    (size,) = struct.unpack(">i", _exactly(connection, 4))
+    return _exactly(connection, size)[4:]
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("closed")
+        data += part
+    return data
+
+
+class Load:
+    """Every line is ``KIND GROUP OFFSET``; of ``stays`` groups less than this offset is never served again."""
+
+    def __init__(self, bootstrap: str, topic: str, seed: int, first: int) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._first = first
+        works: list[Callable[[random.Random], None]] = [self._plain, self._deletions, self._transactions, self._member]
+        self._threads = [
+            threading.Thread(target=self._until_the_end, args=(work, random.Random(seed + n)))
+            for n, work in enumerate(works)
+        ]
+
+    def run(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        for thread in self._threads:
+            thread.join()
+
+    def _until_the_end(self, work: Callable[[random.Random], None], dice: random.Random) -> None:
+        # The broker is killed in the middle of anything: whatever that does to a client ends the client.
+        with contextlib.suppress(OSError, ck.KafkaException, OffsetMgrError):
+            work(dice)
+
+    def _say(self, kind: str, group: str, offset: int) -> None:
+        os.write(1, f"{kind} {group} {offset}\n".encode())
+
+    def _plain(self, dice: random.Random) -> None:
+        host, _, port = self._bootstrap.partition(":")
+        offset = self._first
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            while True:
+                offset += 1
+                number = dice.randrange(3)
+                stays, expires = f"{self._topic}-stays-{number}", f"{self._topic}-expires-{number}"
+                if commit_with_retention(connection, stays, self._topic, offset, LONG_MS):
+                    self._say("stays", stays, offset)
+                commit_with_retention(connection, expires, self._topic, offset, SHORT_MS)
+                self._say("expires", expires, offset)
+
+    def _deletions(self, dice: random.Random) -> None:
+        offset = self._first
+        with KafkaStore(self._bootstrap) as store:
+            while True:
+                offset += 1
+                group = f"{self._topic}-deleted-{dice.randrange(3)}"
+                partitions = [TopicPartition(self._topic, n) for n in range(PARTITIONS)]
+                at = OffsetAndMetadata(offset, "x" * dice.randrange(40))
+                store.commit(group, dict.fromkeys(partitions, at), allow_rewind=True)
+                store.delete(group, dice.sample(partitions, dice.randint(1, PARTITIONS)))
+                self._say("deleted", group, offset)
+
+    def _transactions(self, dice: random.Random) -> None:
+        group = f"{self._topic}-txn-{dice.randrange(3)}"
+        consumer = ck.Consumer({"bootstrap.servers": self._bootstrap, "group.id": group, "log_level": 0})
+        settings = {"bootstrap.servers": self._bootstrap, "transactional.id": f"{self._topic}-txn", "log_level": 0}
+        producer = ck.Producer({**settings, "socket.timeout.ms": 5000, "transaction.timeout.ms": 10_000})
+        offset = self._first
+        producer.init_transactions(20)
+        while True:
+            offset += 1
+            producer.begin_transaction()
+            at = [ck.TopicPartition(self._topic, n, offset, f"in {offset}") for n in range(PARTITIONS)]
+            producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), 10)
+            if dice.random() < 0.4:
+                producer.abort_transaction(10)
+                self._say("aborted", group, offset)
+            else:
+                producer.commit_transaction(10)
+                self._say("committed", group, offset)
+
+    def _member(self, dice: random.Random) -> None:
+        settings = {"bootstrap.servers": self._bootstrap, "group.id": f"{self._topic}-member", "log_level": 0}
+        consumer = ck.Consumer({**settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 20})
+        consumer.subscribe([self._topic])
+        while True:
+            if (message := consumer.poll(0.1)) is not None and message.error() is None:
+                self._say("member", f"{self._topic}-member", message.offset())
+
+
+def groups_of(topic: str) -> list[str]:
+    """All groups of the load."""
+    several = [f"{topic}-{kind}-{n}" for kind in ("stays", "expires", "deleted", "txn") for n in range(3)]
+    return [*several, f"{topic}-member"]
+
+
+if __name__ == "__main__":
+    Load(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])).run()

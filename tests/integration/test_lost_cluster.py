@@ -1,0 +1,244 @@
+"""Offsets out of the disks of brokers that were killed, and of a cluster that was thrown away.
+
+OFFSETMGR_SOAK kills a broker of each version 20 times, else one of 3.9 twice; OFFSETMGR_SEED repeats when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import confluent_kafka as ck
+import pytest
+from conftest import MakeTopic
+from everyday import Cli
+from lost_cluster import PARTITIONS, fetch, groups_of
+
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if os.environ.get("OFFSETMGR_SOAK") else 180)]
+
+Broker: TypeAlias = KafkaBroker | KraftBroker
+Offsets: TypeAlias = dict[tuple[str, str, int], tuple[int, str]]
+"""By group, topic and partition: the offset and its metadata."""
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+KILLS = 20 if SOAK else 2
+VERSIONS = ["kafka-3.9", "kafka-4.1"] if SOAK else ["kafka-3.9"]
+KINDS = {"stays", "expires", "deleted", "aborted", "committed", "member"}
+BUSY = {
+    "offsets.topic.num.partitions": 3,
+    "offsets.retention.check.interval.ms": 1000,
+    "transaction.state.log.num.partitions": 3,
+    "log.cleaner.backoff.ms": 100,
+    "log.cleaner.min.cleanable.ratio": 0.01,
+    "log.cleaner.delete.retention.ms": 100,
+}
+"""A broker that cleans and expires all the time."""
+
+
+def small(segment: int) -> dict[str, object]:
+    """With segments of so many bytes."""
+    return {**BUSY, "offsets.topic.segment.bytes": segment}
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+@pytest.fixture(params=VERSIONS)
+def broker(request: pytest.FixtureRequest, tmp_path: Path, unique: str) -> Iterator[Broker]:
+    """One of its own, to be killed."""
+    found: Broker
+    if request.param == "kafka-3.9":
+        zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper")
+        found = KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper.connect}/{unique}", config=small(32 * 1024))
+    else:
+        found = KraftBroker(tmp_path / "broker", config=small(1024 * 1024))  # no smaller since 4.0
+    with found:
+        yield found
+
+
+def until(what: Callable[[], bool], why: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"{why}: not within {seconds:g} s"
+        time.sleep(0.2)
+
+
+@contextmanager
+def load(bootstrap: str, topic: str, seed: int, first: int, said: Path) -> Iterator[subprocess.Popen[bytes]]:
+    script = Path(__file__).with_name("lost_cluster.py")
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(script), bootstrap, topic, str(seed), str(first)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def acknowledged(said: Path) -> list[tuple[str, str, int]]:
+    """What the load said, whole lines only."""
+    lines = said.read_text().rpartition("\n")[0].splitlines()
+    return [(kind, group, int(offset)) for kind, group, offset in (line.split() for line in lines)]
+
+
+def cleaned(broker: Broker) -> bool:
+    """Whether the cleaner has been through a partition of the offsets topic."""
+    checkpoint = broker.folder / "data" / "cleaner-offset-checkpoint"
+    lines = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
+    return any(line.startswith("__consumer_offsets ") and not line.endswith(" 0") for line in lines)
+
+
+def saved(cli: Cli, folder: Path, *more: str) -> Offsets:
+    rows = cli.rows("log", "offsets", str(folder), *more)
+    assert all(row["state"] == "committed" for row in rows)
+    return {(r["group"], r["topic"], r["partition"]): (r["offset"], r["metadata"]) for r in rows}
+
+
+def served(bootstrap: str, groups: list[str]) -> Offsets | None:
+    """What the broker's coordinators answer of all groups; None while one of them loads."""
+    found: Offsets = {}
+    for group in groups:
+        answer = fetch(bootstrap, group)
+        if answer is None:
+            return None
+        found |= {(group, *tp): one for tp, one in answer.items()}
+    return found
+
+
+def test_what_is_saved_from_a_killed_brokers_disk_is_what_it_serves_when_it_starts_again(
+    broker: Broker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
+) -> None:
+    seed = int(os.environ.get("OFFSETMGR_SEED", random.randrange(1 << 30)))
+    sys.stdout.write(f"seed: {seed}\n")
+    dice = random.Random(seed)
+    topic = make_topic(unique, PARTITIONS, bootstrap=broker.bootstrap)
+    fill(broker.bootstrap, topic, 50)
+    expired = left_out = 0
+    for kill in range(KILLS):
+        said, disk = tmp_path / f"said-{kill}", tmp_path / "disk"
+        under_load_until_killed(broker, topic, seed, kill, said, dice)
+        shutil.rmtree(disk, ignore_errors=True)
+        shutil.copytree(broker.folder / "data", disk)
+
+        whole = saved(cli, disk)
+        now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+        living = saved(cli, disk, "--expired-at", now)
+        broker.start()
+
+        assert living.items() <= whole.items()
+        await_what_was_saved(broker, groups_of(topic), whole, living)
+        for kind, group, offset in acknowledged(said):
+            if kind == "stays":
+                assert all(living[group, topic, n][0] >= offset for n in range(PARTITIONS)), (group, offset)
+        expired += len(whole) - len(living)
+        left_out += len(groups_of(topic)) * PARTITIONS - len(whole)
+    sys.stdout.write(f"{KILLS} kills; {expired} offsets had expired, {left_out} were deleted or never committed\n")
+
+
+def under_load_until_killed(broker: Broker, topic: str, seed: int, kill: int, said: Path, dice: random.Random) -> None:
+    """Every kind of load has been at work by then, and so has the cleaner."""
+
+    def kinds() -> set[str]:
+        return {kind for kind, *_ in acknowledged(said)}
+
+    # The member of a killed client is one of its group until its session is over: only at first it has all the topic.
+    needed = KINDS if kill == 0 else KINDS - {"member"}
+    with load(broker.bootstrap, topic, seed + kill, 1 + kill * 1_000_000, said):
+        until(lambda: kinds() >= needed, "every kind of load is at work")
+        until(lambda: cleaned(broker), "the cleaner has been at work")
+        rounds = len(acknowledged(said)) + dice.randrange(400)
+        until(lambda: len(acknowledged(said)) > rounds, "the load goes on")
+        broker.kill()
+
+
+def await_what_was_saved(broker: Broker, groups: list[str], whole: Offsets, living: Offsets) -> None:
+    """Until its check of expiry has run the broker serves what has expired as well, and until it has written the
+    markers of transactions that were decided it serves the offset before; at no time may it serve anything else."""
+
+    def of_transactions(offsets: Offsets) -> Offsets:
+        return {key: one for key, one in offsets.items() if "-txn-" in key[0]}
+
+    def settled() -> bool:
+        found = served(broker.bootstrap, groups)
+        if found is None:
+            return False
+        plain = found.items() - of_transactions(found).items()
+        assert plain <= whole.items(), sorted(plain - whole.items())[:5]
+        assert found.items() >= living.items() - of_transactions(living).items(), "what lives is served"
+        return found == living
+
+    until(settled, "the broker serves what was saved")
+
+
+def fill(bootstrap: str, topic: str, count: int) -> None:
+    """So many records in each partition, numbered."""
+    producer = ck.Producer({"bootstrap.servers": bootstrap})
+    for n in range(count):
+        for partition in range(PARTITIONS):
+            producer.produce(topic, f"{partition}:{n}".encode(), partition=partition)
+    assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
+    """So many records, from where the group is (or the beginning), committed."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = ck.Consumer({**settings, "enable.auto.commit": False, "enable.auto.offset.store": False})
+    try:
+        consumer.subscribe([topic])
+        found: list[str] = []
+        deadline = time.monotonic() + 90
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+            message: Any = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                found.append(message.value().decode())
+                consumer.store_offsets(message)
+        consumer.commit(asynchronous=False)
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_cluster_is_thrown_away_and_its_consumers_resume_on_another_where_they_were(
+    kafka: KafkaBroker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
+) -> None:
+    groups = {f"{unique}-{n}": 30 + 40 * n for n in range(2)}
+    with KraftBroker(tmp_path / "lost", config={"offsets.topic.num.partitions": 5}) as lost:
+        make_topic(unique, PARTITIONS, bootstrap=lost.bootstrap)
+        fill(lost.bootstrap, unique, 40)
+        before = {group: consume(lost.bootstrap, group, unique, count) for group, count in groups.items()}
+        lost.kill()
+    disk = tmp_path / "disk"
+    shutil.move(tmp_path / "lost" / "data", disk)
+    shutil.rmtree(tmp_path / "lost")
+    make_topic(unique, PARTITIONS)
+    fill(kafka.bootstrap, unique, 40)
+
+    snapshot, plan = f"file:{tmp_path / 'saved.avro'}", str(tmp_path / "plan.json")
+    cli("log", "offsets", str(disk), "--to", snapshot)
+    new = f"kafka://{kafka.bootstrap}"
+    cli("migrate", "plan", "--from", snapshot, "--to", new, "--all-groups", "-o", plan)
+    cli("migrate", "apply", plan, "--yes")
+
+    for group, count in groups.items():
+        after = consume(kafka.bootstrap, group, unique, 40 * PARTITIONS - count)
+        whole = sorted(f"{partition}:{n}" for partition in range(PARTITIONS) for n in range(40))
+        assert sorted([*before[group], *after]) == whole, "every record once: none lost, none again"
