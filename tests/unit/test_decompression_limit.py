@@ -1,0 +1,119 @@
+"""What a batch may decompress to: no more than the limit is held, whatever the bytes claim."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import OffsetMgrError, OverLimit, Unreadable
+from offsetmgr.segments.batches import Record, batches
+from offsetmgr.segments.compressing import compress
+from offsetmgr.segments.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, decompress
+from offsetmgr.segments.writing import batch, message_set
+from offsetmgr.segments.zstdframes import at_most
+
+CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
+def test_exactly_the_limit_is_given_and_a_byte_more_is_refused(codec: int) -> None:
+    data = bytes(range(256)) * 4096
+    packed = compress(codec, data)
+
+    assert decompress(codec, packed, "batch", len(data)) == data
+    with pytest.raises(OverLimit, match="batch: decompressed it is more than 1,048,575 bytes"):
+        decompress(codec, packed, "batch", len(data) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_batch_and_a_message_are_refused_by_the_limit(codec: int, magic: int) -> None:
+    if magic == 1 and codec == ZSTD:
+        codec = GZIP
+    record = Record(5, 1_700_000_000_000, b"k", bytes(5 * MIB))
+    data = batch([record], codec) if magic == 2 else message_set([record], 1, codec)
+
+    assert next(batches(data)).records == [record]
+    with pytest.raises(OverLimit, match=r"(batch|message) at offset 5: decompressed it is more than 1,000,000 bytes"):
+        next(batches(data, limit=1_000_000))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
+def test_a_bomb_is_refused_in_little_memory(codec: int) -> None:
+    """A gigabyte of zeros (snappy and LZ4 cannot be so dense: 128 MiB) under a limit of 16 MiB, in a process that may
+    not have 300."""
+    program = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+import zlib, cramjam, struct
+from offsetmgr.errors import OverLimit
+from offsetmgr.segments.compression import decompress
+from offsetmgr.segments.compressing import compress
+codec = {codec}
+zeros = bytes(1 << 20)
+if codec == {GZIP}:
+    stream = zlib.compressobj(wbits=31)
+    bomb = (b"".join(stream.compress(zeros) for _ in range(64)) + stream.flush()) * 16
+elif codec == {ZSTD}:
+    bomb = compress(codec, zeros) * 1024
+else:
+    packed = compress(codec, zeros)
+    bomb = packed[:16] + packed[16:] * 128 if codec == {SNAPPY} else packed * 128
+limit = 300 << 20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    decompress(codec, bomb, "bomb", 16 << 20)
+except OverLimit as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+
+    assert (done.stdout, done.stderr) == ("bomb: decompressed it is more than 16,777,216 bytes\n", "")
+
+
+def test_snappy_that_claims_what_it_cannot_hold_is_damaged() -> None:
+    claim = bytearray()
+    size = 100 * MIB
+    while size >= 0x80:
+        claim.append(size & 0x7F | 0x80)
+        size >>= 7
+    claim.append(size)
+
+    with pytest.raises(Unreadable, match="50 bytes cannot have been 104857600 before"):
+        decompress(SNAPPY, bytes(claim) + bytes(50 - len(claim)), "batch")
+
+
+@given(
+    st.lists(st.binary(max_size=300) | st.integers(1, 400_000).map(bytes), min_size=1, max_size=4), st.integers(1, 15)
+)
+def test_the_bound_of_zstd_is_never_below_what_comes_out(parts: list[bytes], level: int) -> None:
+    skippable = struct.pack("<II", 0x184D2A53, 5) + b"aside"
+    data = skippable.join(bytes(cramjam.zstd.compress(part, level)) for part in parts)
+
+    assert at_most(data) >= sum(map(len, parts))
+    assert decompress(ZSTD, data, "batch") == b"".join(parts)
+    assert decompress(ZSTD, data, "batch", max(1, sum(map(len, parts)))) == b"".join(parts)
+
+
+@given(st.sampled_from(CODECS), st.binary(min_size=1, max_size=200), st.data())
+def test_what_breaks_off_or_is_changed_gives_bytes_or_a_typed_error(
+    codec: int, data: bytes, draw: st.DataObject
+) -> None:
+    packed = bytearray(compress(codec, data * 20))
+    at = draw.draw(st.integers(0, len(packed) - 1))
+    if draw.draw(st.booleans()):
+        packed[at] = draw.draw(st.integers(0, 255))
+    else:
+        del packed[at:]
+
+    try:
+        assert len(decompress(codec, bytes(packed), "batch", 2 * MIB)) <= 2 * MIB
+    except OffsetMgrError as error:
+        assert isinstance(error, Unreadable)
