@@ -190,6 +190,22 @@ def test_an_existing_idle_group_is_edited_under_the_lock(
     assert state_of(cluster, unique) == "EMPTY"
 
 
+def test_a_new_group_is_locked_only_where_its_writer_must_be_fenced(
+    store: KafkaStore, cluster: KafkaCluster, topic: str, unique: str
+) -> None:
+    plain = store.commit(f"{unique}-plain", at(topic, 10))
+    assert (plain.atomic, plain.how) == (False, "the group did not exist in Kafka")
+
+    fenced = store.commit(f"{unique}-fenced", at(topic, 10), guard=Guard.FENCED)
+
+    assert fenced.atomic is True
+    assert offsets_of(store, f"{unique}-fenced") == {0: 10, 1: 10, 2: 10, 3: 10}
+    assert state_of(cluster, f"{unique}-fenced") == "EMPTY"
+    assert store.commit(f"{unique}-fenced", at(topic, 20), guard=Guard.FENCED).atomic is True
+    with pytest.raises(PartialFailure, match="4 of 4"):
+        store.commit(f"{unique}-fenced", at(topic, 19), guard=Guard.FENCED)
+
+
 def test_a_group_that_old_consumers_commit_into_is_compared_instead(store: KafkaStore, topic: str, unique: str) -> None:
     store.commit(unique, at(topic, 10))
 

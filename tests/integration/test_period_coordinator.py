@@ -50,6 +50,7 @@ class Run:
 
     def __init__(self, zookeeper: ZooKeeperServer, root: str) -> None:
         self._zookeeper = zookeeper
+        self.connect = zookeeper.connect
         self.root = root
         self.partitions = list(A)
         self.members: list[PeriodCoordinator] = []
@@ -111,6 +112,17 @@ def test_a_partition_that_has_finished_waits_while_the_others_of_its_member_go_o
     assert member.paused() == []
     with pytest.raises(LateRecord):
         member.check_limit(1_099, A[0])
+
+
+def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_not(run: Run) -> None:
+    first = run.member("m", A)
+    epoch = first.registered()
+    with pytest.raises(Conflict, match="registered by another session"):
+        PeriodCoordinator(run.connect, run.root, "m", HOURLY, lambda: A).start(timeout=1)
+    first.stop()
+    with pytest.raises(Conflict, match="has left"):
+        first.registered()
+    assert run.member("m", A).registered() > epoch
 
 
 def test_whoever_jumps_over_a_period_or_reports_late_is_told(run: Run) -> None:

@@ -18,7 +18,7 @@ from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.nodeform import OffsetRange
 from offsetmgr.period.room import Room
-from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.schedule import Period, Schedule
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.session import ZookeeperSession
 
@@ -117,6 +117,26 @@ def test_jobs_have_work_of_their_own_and_old_work_can_be_forgotten(history: Hist
     assert history.works([2]) == {}
     history.forget("a", 3)
     assert sorted(history.works()) == [(3, "b-c")]
+
+
+def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(history: History) -> None:
+    # Given days 0, 1 and 3 of a job, a rerun of day 1 in halves with the numbers 4 and 5, and another job's day 2
+    days = {number: history.fix("job", DAILY.period(number), RANGES, 1)[0] for number in (0, 1, 3)}
+    start = DAILY.period(1).start_ms
+    halves = [Period(4 + n, start + n * DAY // 2, start + (n + 1) * DAY // 2) for n in range(2)]
+    again = [history.fix("job", half, RANGES, 2)[0] for half in halves]
+    history.fix("job-2", DAILY.period(2), RANGES, 3)
+    # Then the newest below a number is found
+    assert history.latest("job", 9) == again[1]
+    assert history.latest("job", 3) == days[1]
+    assert history.latest("job", 0) is None
+    # And the newest whose period holds all of the times
+    assert history.covering("job", halves[1]) == again[1]
+    assert history.covering("job", halves[1], 4) == days[1]
+    assert history.covering("job", DAILY.period(1)) == days[1]
+    assert history.covering("job", DAILY.period(2)) is None
+    with pytest.raises(Conflict, match="lies in part in one that was worked on"):
+        history.covering("job", Period(9, start + DAY // 2, start + DAY + DAY // 2))
 
 
 # --- the command line ---------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""A job's work on a period as bytes, and what parts of it are for a rerun of smaller periods."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.model import TopicPartition
+from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.schedule import Period
+from offsetmgr.period.workrecords import (
+    LATE,
+    SET_ASIDE,
+    TAKEN,
+    Attempt,
+    Published,
+    Scan,
+    Work,
+    decode_work,
+    encode_work,
+)
+
+A0, DOTTED = TopicPartition("a", 0), TopicPartition("b.c", 7)
+WORK = Work(
+    "job",
+    Period(3, 100, 200),
+    {A0: OffsetRange(5, 9)},
+    1,
+    (Attempt("m", 4, 2),),
+    Published(0, "out", 3, {"records": 4}),
+    {A0: Scan(5, 7, 12, 10)},
+    {TAKEN: 4, LATE: 2, SET_ASIDE: 1},
+    topic_ids={"a": "x"},
+)
+
+offsets = st.integers(0, 2**63 - 1)
+
+
+def test_golden_bytes() -> None:
+    assert encode_work(WORK) == (
+        b'{"version":1,"job":"job","period":3,"start_ms":100,"end_ms":200,"ranges":{"a":{"0":[5,9]}},"fixed_ms":1,'
+        b'"scans":{"a":{"0":[5,7,12,10]}},"counts":{"records":4,"late":2,"set_aside":1},"topic_ids":{"a":"x"},'
+        b'"same_as":"","attempts":[{"member":"m","epoch":4,"started_ms":2}],'
+        b'"published":[{"attempt":0,"output":"out","published_ms":3,"counts":{"records":4}}]}'
+    )
+
+
+@given(st.lists(offsets, min_size=4, max_size=4), st.text(max_size=9), st.booleans())
+def test_what_is_written_is_read_again(four: list[int], same_as: str, published: bool) -> None:
+    scan = Scan(*sorted(four))
+    work = replace(
+        WORK, scans={A0: scan, DOTTED: scan}, same_as=same_as, published=WORK.published if published else None
+    )
+    assert decode_work("/w", encode_work(work)) == work
+
+
+def test_work_of_jobs_that_tell_no_scans_is_read() -> None:
+    fields = json.loads(encode_work(WORK))
+    for name in ("scans", "counts", "topic_ids", "same_as"):
+        del fields[name]
+    found = decode_work("/w", json.dumps(fields).encode())
+    assert found == replace(WORK, scans={}, counts={}, topic_ids={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("version", 2, UnknownVersion),
+        ("scans", {"a": {"0": [1, 2, 3]}}, Unreadable),
+        ("scans", {"a": {"0": [1, 2, 3, -1]}}, Unreadable),
+        ("ranges", {"a": {"0": [3, 2]}}, Unreadable),
+        ("counts", {"late": "2"}, Unreadable),
+        ("topic_ids", {"a": 1}, Unreadable),
+        ("published", [{}, {}], Unreadable),
+    ],
+)
+def test_broken_work_is_an_error_that_names_the_node(name: str, value: object, error: type[Exception]) -> None:
+    fields = {**json.loads(encode_work(WORK)), name: value}
+    with pytest.raises(error, match="/w"):
+        decode_work("/w", json.dumps(fields).encode())
+
+
+def test_the_whole_once_more_has_all_that_the_first_time_had() -> None:
+    again = WORK.part(Period(0, 100, 200), "period 3")
+    assert again == replace(WORK, period=Period(0, 100, 200), attempts=(), published=None, same_as="period 3")
+    assert again.late_ranges() == {A0: OffsetRange(7, 12)}
+    assert again.set_aside_ranges() == {A0: OffsetRange(5, 10)}
+
+
+def test_of_its_parts_the_first_has_what_came_late_and_the_last_what_was_set_aside() -> None:
+    first, middle, last = (
+        WORK.part(Period(n, *times), "") for n, times in enumerate([(100, 120), (120, 160), (160, 200)])
+    )
+    for part in (first, middle, last):
+        assert part.ranges == WORK.ranges
+    assert [part.counts for part in (first, middle, last)] == [
+        {LATE: 2, SET_ASIDE: 0},
+        {LATE: 0, SET_ASIDE: 0},
+        {LATE: 0, SET_ASIDE: 1},
+    ]
+    assert [part.late_ranges() for part in (first, middle, last)] == [{A0: OffsetRange(7, 12)}, {}, {}]
+    assert [part.set_aside_ranges() for part in (first, middle, last)] == [{}, {}, {A0: OffsetRange(5, 10)}]
