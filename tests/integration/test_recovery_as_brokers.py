@@ -35,6 +35,11 @@ ZOOKEEPERS = {"v0": ("0.9.0", 4), "v1": ("0.10.2", 4), "v2": ("2.8", 5)}
 """Topic -> message.format.version, and how many of the codecs it may have. Brokers of 2.8 write the old ones, too."""
 KRAFTS = {"v2": ("", 5)}
 SHARES = {"v0": 1, "v1": 1, "v2": 4}
+TRANSACTIONAL = 8
+"""Partitions of the topic ``tx``."""
+COMMITTED = {"isolation.level": "read_committed"}
+TRANSACTIONS = 8
+OUTCOMES = (b"committed", b"aborted")
 PARTITIONS = 120 if SOAK else 14
 """Of each topic, times its share; half of them in each of the broker's two log directories."""
 
@@ -56,6 +61,19 @@ def produce(bootstrap: str, partitions: dict[str, int], codecs: dict[str, int], 
             assert producer.flush(60) == 0
 
 
+def produce_in_transactions(bootstrap: str) -> None:
+    """Every other transaction is aborted."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+    producer.init_transactions(60)
+    for turn in range(TRANSACTIONS):
+        producer.begin_transaction()
+        for partition in range(TRANSACTIONAL):
+            for _ in range(3):
+                producer.produce("tx", value=OUTCOMES[turn % 2], partition=partition)
+        assert producer.flush(60) == 0  # what has not been sent is not written when it is aborted
+        (producer.abort_transaction if turn % 2 else producer.commit_transaction)(60)
+
+
 def entries(data: bytes) -> list[int]:
     """Where each entry of a sound log begins."""
     found, at = [], 0
@@ -65,13 +83,16 @@ def entries(data: bytes) -> list[int]:
     return found
 
 
-def damage(data: bytes, chance: random.Random) -> tuple[str, bytes]:
+KINDS = ("cut", "flip", "flips", "zeros", "junk", "hole", "torn", "old", "size", "offset", "version")
+
+
+def damage(data: bytes, chance: random.Random, kinds: tuple[str, ...]) -> tuple[str, bytes]:
     """What was done, and what comes of it."""
     size = len(data)
     somewhere = chance.randrange(size)
     more = chance.randint(1, 9000)
     out = bytearray(data)
-    kind = chance.choice(["cut", "flip", "flips", "zeros", "junk", "hole", "torn", "old", "size", "offset", "version"])
+    kind = chance.choice(kinds)
     if kind == "cut":
         return f"cut at {somewhere}", data[:somewhere]
     if kind in ("flip", "flips"):
@@ -121,8 +142,10 @@ def damaged(folder: Path, chance: random.Random) -> tuple[Path, str, Examined]:
     it may not (`Outcome.UNKNOWN`)."""
     file = max(folder.glob("*.log"))
     data = file.read_bytes()
+    # What consumers see of transactions depends on every marker.
+    kinds = ("zeros", "junk") if folder.name.startswith("tx-") else KINDS
     while True:
-        how, content = damage(data, chance)
+        how, content = damage(data, chance, kinds)
         found = examine(io.BytesIO(content), int(file.stem), str(file))
         if found.outcome is not Outcome.UNKNOWN:
             file.write_bytes(content)
@@ -130,10 +153,15 @@ def damaged(folder: Path, chance: random.Random) -> tuple[Path, str, Examined]:
 
 
 def messages_in(log: Damaged) -> int:
-    """How many there are in what is to be left of a partition, as we read it."""
+    """How many are to be served of what is to be left of a partition, as we read it."""
     files = sorted(log.file.parent.glob("*.log"))
     contents = [file.read_bytes()[: log.size if file == log.file else None] for file in files]
-    return sum(len(batch.records) for content in contents for batch in batches(content))
+    return sum(
+        not (batch.transactional and record.value == b"aborted")
+        for content in contents
+        for batch in batches(content)
+        for record in batch.records
+    )
 
 
 def partition_of(folder: Path) -> tuple[str, int]:
@@ -165,24 +193,25 @@ def damaged_and_recovered(folder: Path, chance: random.Random) -> Damaged:
     return Damaged(*partition_of(folder), file, how, found, cut.at, cut.next_offset)
 
 
-def end_of(consumer: Consumer, log: Damaged) -> int:
-    """A log's end offset, as soon as it has a leader: at first a broker that has just started has none to name."""
-    partition = TopicPartition(log.topic, log.partition)
+def await_end(consumer: Consumer, topic: str, partition: int, at_least: int = 0) -> int:
+    """A log's end offset as soon as it is that far, and has a leader: a broker that has just started has none to name."""
     deadline = time.monotonic() + 90
     while True:
         try:
-            return int(consumer.get_watermark_offsets(partition, 30)[1])
+            end = int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)[1])
         except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            end = -1
+        if end >= at_least:
+            return end
+        assert time.monotonic() < deadline, f"{topic}-{partition} ends at {end}"
+        time.sleep(0.05)
 
 
 def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int, int]]:
     """What consumers are served of each log: its end offset, and how many messages (where none is in doubt)."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True, **COMMITTED})
     try:
-        ends = {(log.topic, log.partition): end_of(consumer, log) for log in logs}
+        ends = {(log.topic, log.partition): await_end(consumer, log.topic, log.partition) for log in logs}
         counts = Counter(dict.fromkeys(ends, 0))
         unread = {(log.topic, log.partition) for log in logs if not log.found.doubt_count}
         consumer.assign([TopicPartition(*log, 0) for log in unread])
@@ -207,6 +236,7 @@ def broker(request, unique, tmp_path) -> Iterator[KafkaBroker | KraftBroker]:
         "log.dirs": f"{tmp_path / 'broker' / 'data'},{tmp_path / 'broker' / 'second'}",
         "log.index.size.max.bytes": 65536,
         "num.recovery.threads.per.data.dir": 2,
+        "transaction.state.log.num.partitions": 1,
     }
     if request.param == "KRaft":
         made: KafkaBroker | KraftBroker = KraftBroker(tmp_path / "broker", config=config)
@@ -236,16 +266,25 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
     with pytest.raises(Conflict, match="a running broker uses it"), alone(second):
         pytest.fail("a running broker is there")
 
+    make_topic("tx", TRANSACTIONAL, bootstrap=broker.bootstrap)
+    produce_in_transactions(broker.bootstrap)
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    for partition in range(TRANSACTIONAL):
+        # The last markers are written after the producer's call has returned, or when the broker starts again.
+        await_end(consumer, "tx", partition, 4 * TRANSACTIONS)
+    consumer.close()
+
     broker.kill()
     idle = standing(second)
     assert (idle.use, idle.known) == (Use.IDLE, "seen")
     with alone(second), pytest.raises(SandboxError, match="Failed to acquire lock"):
         broker.start()
 
-    logs = [damaged_for_the_broker(folder, chance) for folder in sorted(first.glob("v[012]-*"))]
-    ours = [damaged_and_recovered(folder, chance) for folder in sorted(second.glob("v[012]-*"))]
+    logs = [damaged_for_the_broker(folder, chance) for folder in sorted(first.glob("[vt][012x]-*"))]
+    ours = [damaged_and_recovered(folder, chance) for folder in sorted(second.glob("[vt][012x]-*"))]
     (second / ".kafka_cleanshutdown").touch()  # no recovery there: it has to believe our cut
-    assert len(logs) + len(ours) == sum(partitions.values())
+    assert len(logs) + len(ours) == sum(partitions.values()) + TRANSACTIONAL
     outcomes = Counter(log.found.outcome for log in logs)
     sys.stdout.write(f"seed {SEED}: {len(logs)} logs recovered by the broker {dict(outcomes)}, {len(ours)} by us\n")
     assert len(logs) >= (300 if SOAK and isinstance(broker, KafkaBroker) else PARTITIONS)
@@ -260,4 +299,4 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
         read_by_us = 0 if log.found.doubt_count else messages_in(log)
         if (size, end, messages) != (log.size, log.end, read_by_us):
             wrong.append(f"{log}: {size} bytes, end {end}, {messages} messages")
-    assert wrong == []
+    assert wrong == [], "\n".join(wrong)
