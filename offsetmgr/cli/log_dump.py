@@ -14,7 +14,7 @@ from offsetmgr.cli.log_values import Decode, Decoder, control_value, line, raw
 from offsetmgr.cli.options import Format, Topics
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_varied
 from offsetmgr.cli.scenario import parse_datetime
-from offsetmgr.errors import FileFailure, OffsetMgrError, Unreadable
+from offsetmgr.errors import FileFailure, OffsetMgrError, OverLimit, Unreadable
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
@@ -90,6 +90,8 @@ class Failures:
 
     def __call__(self, error: OffsetMgrError) -> None:
         self.any = True
+        if isinstance(error, OverLimit):
+            error = OverLimit(error.what, error.why, "--max-batch-bytes allows more, if that is what was written")
         told([error])
 
 
@@ -160,6 +162,7 @@ def dump(
     said, and the rest is shown. Tables cut long keys and values; --format json and csv have them whole.
     """
     from offsetmgr.segments.compression import LIMIT
+    from offsetmgr.segments.entries import LARGEST
     from offsetmgr.segments.messages import Wanted
 
     wanted = Wanted(
@@ -170,6 +173,7 @@ def dump(
         committed=isolation is Isolation.READ_COMMITTED,
         controls=controls,
         limit=limit or LIMIT,
+        largest=max(limit or 0, LARGEST),
     )
     failed = Failures()
     logs = _logs(paths, topic or [], failed)

@@ -79,11 +79,8 @@ def entries_of(segment: Segment, wanted: Wanted, told: Told) -> Iterator[Entry]:
                     why = "its checksum is not that of its bytes (CORRUPT_MESSAGE)"
                     told(_placed(segment, entry, Unreadable(f"entry at offset {entry.offset}", why)))
             if walk.left:
-                told(
-                    Unreadable(
-                        f"{segment.log}, position {walk.position}", f"{walk.left:,} bytes at the end are no whole entry"
-                    )
-                )
+                where = f"{segment.log}, position {walk.position}"
+                told(Unreadable(where, f"the last {walk.left:,} bytes are no whole entry"))
     except OffsetMgrError as error:
         told(error)
 
