@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition as TopicPartition
     from offsetmgr.stores.uri import open_store as open_store
 
+__version__: Final = "0.1.0"  # as in pyproject.toml, which takes longer to find out
+
 _HOME: Final = {
     "ABSENT": "offsetmgr.model",
     "Absent": "offsetmgr.model",

@@ -78,9 +78,9 @@ root = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, ri
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from offsetmgr import __version__
 
-        print(f"offsetmgr {version('offsetmgr')}")
+        print(f"offsetmgr {__version__}")
         raise typer.Exit
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from offsetmgr import __version__
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_plain_csv, write_rows
 from offsetmgr.clock import SystemClock
@@ -131,18 +131,16 @@ class Edit:
         undo, results = self._carry_out(proposal, path, guard)
         try:
             for result in progress(results, self.operation, proposal.counts.groups):
-                for tp, outcome in result.outcomes.items():
+                rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not Verdict.WRITTEN}
+                verdicts[Verdict.WRITTEN] += len(result.outcomes) - len(rest)
+                for tp, outcome in rest.items():
                     verdicts[outcome.verdict] += 1
                     if outcome.error is not None:
                         failures.append((result.group, tp, outcome.error))
                         self.failed.add(result.group)
                 if not result.atomic:
                     not_atomic.add(result.how)
-                others[result.group] = {
-                    tp: (o.verdict.value, o.error)
-                    for tp, o in result.outcomes.items()
-                    if o.verdict is not Verdict.WRITTEN
-                }
+                others[result.group] = {tp: (outcome.verdict.value, outcome.error) for tp, outcome in rest.items()}
         except KeyboardInterrupt as error:
             left = proposal.counts.writes - sum(verdicts.values())
             raise Interrupted(
@@ -168,7 +166,7 @@ class Edit:
 
     def _carry_out(self, proposal: Proposal, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
         """How to undo it, and the results as they come. Of a store that keeps two others each has its own images."""
-        tool = f"offsetmgr {version('offsetmgr')}"
+        tool = f"offsetmgr {__version__}"
         store = self.store
         if not isinstance(store, Twofold):
             header = header_for(store.uri, store.identity(), tool)

@@ -166,8 +166,7 @@ def offsets(
 
 def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     """A snapshot, as ``offsets export`` writes it. What could not be read is in it where its format can say so."""
-    from importlib.metadata import version
-
+    from offsetmgr import __version__
     from offsetmgr.formats.base import SnapshotHeader
     from offsetmgr.formats.choose import by_name, format_name
     from offsetmgr.operations.saved import cluster_id
@@ -176,9 +175,7 @@ def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     name = format_name(target.address, target.options.get("format"))
     group = target.options.get("group")
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
-    header = SnapshotHeader.new(
-        f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {version('offsetmgr')}"
-    )
+    header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
     keeps = by_name(name, group).carries.errors
     done = write_snapshot(
         target.address,

@@ -444,8 +444,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Write committed offsets to a snapshot file."""
-    from importlib.metadata import version
-
+    from offsetmgr import __version__
     from offsetmgr.formats.base import SnapshotHeader
     from offsetmgr.formats.choose import format_name
     from offsetmgr.operations.export import export_groups
@@ -458,7 +457,7 @@ def export(
     store = connect.store()
     chosen = choose_groups(store, names, all_groups=all_groups)
     identity = store.identity()
-    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {version('offsetmgr')}")
+    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {__version__}")
     groups = export_groups(store, chosen, topics, strict=not all_groups)
     done = write_snapshot(
         file,

@@ -125,6 +125,8 @@ class Connect:
         self.resolved: Resolved = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}
+        self._sessions: dict[str, ZookeeperSession] = {}
+        """ZooKeeper sessions by connect string: those of stores, which serve for what else is asked there too."""
 
     def __enter__(self) -> Self:
         return self
@@ -149,7 +151,13 @@ class Connect:
         """Opens a store: the one that is meant, or ``uri``; with the command line's settings, or ``connection``."""
         from offsetmgr.stores.uri import open_store
 
-        return self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
+        store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
+        if connection is None and store.uri.startswith("zookeeper:"):
+            from offsetmgr.stores.zookeeper import ZookeeperStore
+
+            if isinstance(store, ZookeeperStore):
+                self._sessions[store.session.connect] = store.session
+        return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
         """The settings of the command line, with the credentials of another ``.properties`` file where one is named."""
@@ -206,9 +214,10 @@ class Connect:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             found.append(cluster_directory(self.cluster_at(bootstrap, self.resolved.connection)))
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
-            from offsetmgr.zookeeper.session import ZookeeperSession
+            if (session := self._sessions.get(connect)) is None:
+                from offsetmgr.zookeeper.session import ZookeeperSession
 
-            session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
+                session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
             found.append(registry_directory(session))
         if not found:
             return no_directory

@@ -80,7 +80,7 @@ def propose_import(
     What would rewind a group is that partition's problem unless ``allow_rewind`` (rule 2). Partitions that ``wanted``
     does not name are left alone.
     """
-    rename = rename or {}
+    rename, new = rename or {}, tuple.__new__
     pending: dict[str, GroupOffsets] = {}
 
     def targets() -> Iterator[str]:
@@ -95,11 +95,15 @@ def propose_import(
         if problem is not None:
             yield GroupProposal(found.group, (), problem)
             continue
-        changes = [
-            _toward(store, tp, found, committed.value(), allow_rewind)
-            for tp, committed in source.offsets.items()
-            if topics.matches(tp)
-        ]
+        changes: list[ProposedChange] = []
+        for tp, committed in source.offsets.items():
+            if topics.patterns and not topics.matches(tp):
+                continue
+            before = found.offsets.get(tp)
+            if before is not None and committed[0] > before[0]:  # as `_toward` has it, which nearly every import is
+                changes.append(new(ProposedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
+            else:
+                changes.append(_toward(store, tp, found, committed.value(), allow_rewind))
         changes += _unreadable(source.errors, topics)
         yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)))
 

@@ -7,7 +7,7 @@ How to read and write many nodes quickly and safely is the business of `offsetmg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from offsetmgr.config import ConnectionConfig
@@ -26,6 +26,7 @@ from offsetmgr.stores.base import (
 )
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.bulkedits import carry_out
+from offsetmgr.zookeeper.bulkscan import BulkScan
 from offsetmgr.zookeeper.jute import Code, NodeData
 from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.nodes import parse_cluster_id
@@ -161,8 +162,15 @@ class ZookeeperStore(StoreBase):
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """As `OffsetStore.scan`, `GROUPS_AT_ONCE` groups in flight, in the order asked."""
         remaining = iter(groups)
-        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
-            yield from self._scan_batch(batch)
+        while batch := list(islice(remaining, 1)):
+            if self._layout.loose or not self.session.reads_in_bulk():
+                yield from self._scan_batch([*batch, *islice(remaining, GROUPS_AT_ONCE - 1)])
+                continue
+            for found in BulkScan(self.session, self._layout).scan(chain(batch, remaining)):
+                odd = [group for group, offsets in found if offsets is None]
+                others = iter(self._scan_batch(odd)) if odd else iter(())
+                for group, offsets in found:
+                    yield next(others) if offsets is None else GroupOffsets(group, offsets)
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
         failed: dict[str, OffsetMgrError] = {}

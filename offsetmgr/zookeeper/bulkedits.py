@@ -11,9 +11,12 @@ was read.  An edit is read only when earlier edits of the same group are settled
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import gt, ne
 from typing import Any, Final, TypeAlias
 
 from offsetmgr.errors import OffsetMgrError
@@ -21,9 +24,9 @@ from offsetmgr.model import Absent, Committed, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.zookeeper import jute
 from offsetmgr.zookeeper.edits import Batch, Transaction, Write
-from offsetmgr.zookeeper.jute import NodeData
+from offsetmgr.zookeeper.jute import Expected, NodeData, Op
 from offsetmgr.zookeeper.layouts import ConsumersLayout, Layout
-from offsetmgr.zookeeper.multiread import BulkRead
+from offsetmgr.zookeeper.multiread import BulkVerify, RawAnswer
 from offsetmgr.zookeeper.offsetdata import MAX_OFFSET, SURE_DIGITS
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.transactions import OPERATIONS_A_TRANSACTION, BulkWrite, Operation, Outcome, SetData, State
@@ -133,12 +136,39 @@ class _Part:
     was found at each."""
 
     rows: list[_Row]
+    answer: RawAnswer = (b"", 0)
+    """What was answered where all was as expected; then ``found`` is left out."""
     found: list[NodeData] = field(default_factory=list)
     before: list[Committed] = field(default_factory=list)
 
     @property
     def paths(self) -> list[bytes]:
         return [row[3] for row in self.rows]
+
+    def read(self) -> BulkVerify:
+        return BulkVerify([jute.reads(Op.GET, self.paths)], len(self.rows), _expected([row[2] for row in self.rows]))
+
+    def nodes(self) -> list[NodeData]:
+        """What was found at each of the rows."""
+        if self.found:
+            return self.found
+        found = jute.multi_node_data(*self.answer, len(self.rows))
+        return [node for node in found if isinstance(node, NodeData)]
+
+
+def _expected(changes: list[Any]) -> Expected | None:
+    """What the nodes hold if everything is as expected and each change is a common one; None where some change says
+    too little of that, or would be none."""
+    afters, befores, rewinds = zip(*changes, strict=True)
+    if None in befores:
+        return None
+    held, metadata, epochs, times, versions = zip(*befores, strict=True)
+    if None in times or None in versions or any(metadata) or epochs.count(None) < len(epochs):
+        return None
+    wanted = [after[0] for after in afters]
+    if not (all(map(gt, wanted, held)) or (all(rewinds) and all(map(ne, wanted, held)))):
+        return None
+    return list(map(b"%d".__mod__, held)), times, versions
 
 
 def _parts(rows: list[_Row]) -> list[_Part]:
@@ -158,7 +188,7 @@ class _BulkBatch:
         self._odd: list[tuple[int, TopicPartition, Change]] = []
         self._sent: list[_Part] = []
         self._outcomes: Callable[[], list[Outcome]] = list
-        self._nodes: Callable[[], list[list[NodeData | int]]] = list
+        self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] = list
         rows: list[_Row] = []
         for index, edit in enumerate(batch.edits):
             if nodes is None:
@@ -167,14 +197,14 @@ class _BulkBatch:
                 nodes.sort_in(index, edit, rows, self._odd)
         self._parts = _parts(rows)
         if self._parts:
-            self._nodes = session.begin_reads([BulkRead(part.paths) for part in self._parts])
+            self._answers = session.begin_reads([part.read() for part in self._parts])
 
     def write(self) -> None:
         """Decides upon what was read, and sends the transactions. Raises where the session fails: then nothing of
         this batch was written."""
         writes: list[BulkWrite] = []
-        for part, nodes in zip(self._parts, self._nodes(), strict=True):
-            if operations := self._decide(part, nodes):
+        for part, (answer, nodes) in zip(self._parts, self._answers(), strict=True):
+            if operations := self._as_expected(part, answer) if nodes is None else self._decide(part, nodes):
                 writes.append(BulkWrite(operations, part.paths))
                 self._sent.append(part)
         if writes:
@@ -186,11 +216,23 @@ class _BulkBatch:
         again: list[Write] = []
         for part, outcome in zip(self._sent, self._outcomes(), strict=True):
             if outcome.state is State.COMMITTED:
-                for (index, partition, _, _), before in zip(part.rows, part.before, strict=True):
-                    outcomes[index][partition] = new(ChangeOutcome, (Verdict.WRITTEN, before, None))
+                indexes, partitions, _, _ = zip(*part.rows, strict=True)
+                written = list(map(new, repeat(ChangeOutcome), zip(repeat(Verdict.WRITTEN), part.before, repeat(None))))
+                at = 0
+                while at < len(indexes):  # the changes of an edit stand together
+                    end = bisect_right(indexes, indexes[at], at)
+                    outcomes[indexes[at]].update(zip(partitions[at:end], written[at:end], strict=True))
+                    at = end
             else:
                 again += self.batch.settle(self._one_by_one(part), outcome)
         return self.batch.results([*again, *self.batch.prepared(self._odd)], begun=bool(self._sent))
+
+    def _as_expected(self, part: _Part, answer: RawAnswer) -> list[bytes]:
+        """The operations for nodes that all hold what `_expected` says."""
+        part.answer = answer
+        part.before = [row[2][1] for row in part.rows]
+        wanted = [b"%d" % row[2][0][0] for row in part.rows]
+        return jute.sets_at(part.paths, wanted, [row[2][1][4] for row in part.rows])
 
     def _decide(self, part: _Part, nodes: list[NodeData | int]) -> list[bytes]:
         """The operations for the nodes that hold what makes their changes common ones; the others become odd."""
@@ -222,7 +264,7 @@ class _BulkBatch:
         chroot = len(self._session.chroot)
         operations: list[Operation] = []
         writes: list[Write | None] = []
-        for (index, partition, change, path), node, before in zip(part.rows, part.found, part.before, strict=True):
+        for (index, partition, change, path), node, before in zip(part.rows, part.nodes(), part.before, strict=True):
             at, data = jute.path_of(path)[chroot:], b"%d" % change.after.offset
             operations.append(SetData(at, data, node.version))
             writes.append(Write(index, self.batch.edits[index].group, partition, change, at, data, before, node))

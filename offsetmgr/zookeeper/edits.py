@@ -125,8 +125,11 @@ class Batch:
                 pending += self.settle(transaction, outcome)
             size = max(1, size // 6)
         return [
-            # In the order in which the changes were given.
-            GroupEditResult(edit.group, {tp: outcomes[tp] for tp in edit.changes})
+            # In the order in which the changes were given, as common ones are already.
+            GroupEditResult(
+                edit.group,
+                outcomes if [*outcomes] == [*edit.changes] else {tp: outcomes[tp] for tp in edit.changes},
+            )
             for edit, outcomes in zip(self.edits, self.outcomes, strict=True)
         ]
 

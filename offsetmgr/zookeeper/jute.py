@@ -8,9 +8,11 @@ ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from itertools import chain, repeat
+from typing import Final, NamedTuple, TypeAlias
 
 
 class Code(IntEnum):
@@ -51,6 +53,10 @@ class NodeData(NamedTuple):
     """Data version: rises by one with each set."""
     ephemeral_owner: int
     """Session id of the owner; 0 for a persistent node."""
+
+
+Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
+"""What some nodes hold: their data, the times of their last changes (ms since 1970), their data versions."""
 
 
 class BrokenAnswer(ValueError):
@@ -230,16 +236,39 @@ def path_of(encoded: bytes) -> str:
     return encoded[4:].decode()
 
 
-def multi_get(paths: list[bytes]) -> bytes:
-    """Body of a multi-read of the data of many paths, at least one, each as `ustring`: quicker than `multi_read`."""
-    header = _HEADERS[Op.GET]
-    return b"".join((header, (b"\0" + header).join(paths), b"\0", _END))
+def reads(op: Op, paths: list[bytes]) -> bytes:
+    """The operations of a multi-read that apply ``op`` to each of the paths (at least one, each as `ustring`)."""
+    header = _HEADERS[op]
+    return b"".join((header, (b"\0" + header).join(paths), b"\0"))
+
+
+def reads_below(op: Op, parent: int, names: list[bytes]) -> list[bytes]:
+    """As `reads` for the nodes of these names below a parent (of a path of so many bytes) that is not known yet:
+    ``path.join`` of what this gives makes the operations for the parent of that path."""
+    header, pack = _HEADERS[op], _INT.pack
+    heads = [header + pack(parent + 1 + len(name)) for name in names]
+    tails = [b"/" + name + b"\0" for name in names]
+    return [heads[0], *map(bytes.__add__, tails, heads[1:]), tails[-1]]
+
+
+def multi_read_of(operations: list[bytes]) -> bytes:
+    """Body of a multi-read of `reads`."""
+    return b"".join((*operations, _END))
 
 
 def set_data_at(path: bytes, data: bytes, version: int) -> bytes:
     """As `set_data`, for a path that is a `ustring`; without the header, which `multi_set` puts before each."""
     length = len(data)
     return path + _value_struct(length).pack(length, data, version)
+
+
+def sets_at(paths: Sequence[bytes], data: Sequence[bytes], versions: Sequence[int]) -> list[bytes]:
+    """`set_data_at` for many nodes."""
+    form = _value_struct
+    return [
+        path + form(len(value)).pack(len(value), value, version)
+        for path, value, version in zip(paths, data, versions, strict=True)
+    ]
 
 
 def multi_set(operations: list[bytes]) -> bytes:
@@ -254,6 +283,59 @@ def all_set(buffer: bytes, offset: int, count: int) -> bool:
     end = offset + count * size
     # A refused transaction's results are all errors, which are shorter.
     return len(buffer) == end + len(_END) and buffer[offset + 3 : end : size] == bytes((Op.SET,)) * count
+
+
+def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
+    """As `multi_child_names`, with the names as they stand in the answer, for `names_in`. Equal names in the same order
+    are equal bytes, and mostly the same object: the children of nodes of one kind are often called alike."""
+    results: list[bytes | int] = []
+    peek, unpack = _TYPE_AND_FIRST_INT.unpack_from, _INT.unpack_from
+    last = b"\xff\xff\xff\xff"  # no vector begins so
+    children: int = Op.CHILDREN
+    try:
+        for _ in range(count):
+            kind, number = peek(buffer, offset)
+            offset += 9
+            if kind == children:
+                if not buffer.startswith(last, offset):
+                    end = offset + 4
+                    for _ in range(number):
+                        end += 4 + unpack(buffer, end)[0]
+                    last = buffer[offset:end]
+                results.append(last)
+                offset += len(last)
+            elif kind == -1:
+                results.append(number)
+                offset += 4
+            else:
+                raise BrokenAnswer(f"multi-read: a result of type {kind} where getChildren was asked")
+    except struct.error as broken:
+        raise BrokenAnswer(f"multi-read: {broken}") from broken
+    return results
+
+
+def names_in(vector: bytes) -> list[str]:
+    """The names in one of `multi_name_vectors`."""
+    return _strings(vector, 0)[0]
+
+
+def holds(buffer: bytes, offset: int, expected: Expected) -> bool:
+    """Whether the answer to a multi-read of getData finds just this at the nodes: one comparison of all of them, which
+    does not say where it fails."""
+    data, times, versions = expected
+    lengths = list(map(len, data))
+    form = struct.Struct("!" + "".join(map(_expected_form, lengths)))
+    if len(buffer) != offset + form.size + len(_END):
+        return False
+    get: int = Op.GET
+    wanted = chain.from_iterable(zip(repeat(get), lengths, data, times, versions, strict=False))
+    return form.unpack_from(buffer, offset) == tuple(wanted)
+
+
+@lru_cache(maxsize=1024)
+def _expected_form(length: int) -> str:
+    # The result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version, (the rest).
+    return f"i5xi{length}s24xqi32x"
 
 
 @lru_cache(maxsize=1024)

@@ -8,10 +8,10 @@ bytes are decoded by the thread that asked.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from offsetmgr.zookeeper import jute
-from offsetmgr.zookeeper.jute import NodeData, Op
+from offsetmgr.zookeeper.jute import Expected, NodeData, Op
 
 RawAnswer: TypeAlias = tuple[bytes, int]
 """An answer's buffer, and the offset where its body begins."""
@@ -59,20 +59,62 @@ class MultiRead:
         return buffer, offset
 
 
-class BulkRead:
-    """getData of many nodes in one request, as `MultiRead`; ``paths`` are each a `jute.ustring` with the chroot."""
+T = TypeVar("T")
+
+
+class BulkRead(Generic[T]):
+    """A multi-read whose operations (`jute.reads`, ``count`` of them in all) are encoded by whoever asks.
+
+    A kind of it says what is asked, and understands the answer.
+    """
 
     type = int(Op.MULTI_READ)
 
-    def __init__(self, paths: list[bytes]) -> None:
-        self.paths = paths
+    def __init__(self, operations: list[bytes], count: int) -> None:
+        self._operations = operations
+        self.count = count
 
     def serialize(self) -> bytes:
-        return jute.multi_get(self.paths)
+        return jute.multi_read_of(self._operations)
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> RawAnswer:
         return buffer, offset
+
+    def decoded(self, buffer: bytes, offset: int) -> T:
+        """What was found, in the thread that asked. Raises `jute.BrokenAnswer`."""
+        raise NotImplementedError
+
+
+class BulkGet(BulkRead[list[NodeData | int]]):
+    """getData of many nodes."""
+
+    def decoded(self, buffer: bytes, offset: int) -> list[NodeData | int]:
+        return jute.multi_node_data(buffer, offset, self.count)
+
+
+class BulkList(BulkRead[list[bytes | int]]):
+    """getChildren of many nodes; the names as `jute.multi_name_vectors` has them."""
+
+    def decoded(self, buffer: bytes, offset: int) -> list[bytes | int]:
+        return jute.multi_name_vectors(buffer, offset, self.count)
+
+
+class BulkVerify(BulkRead[tuple[RawAnswer, list[NodeData | int] | None]]):
+    """getData of many nodes of which it is ``expected`` what they hold (as `jute.holds` has it; None: no telling).
+
+    Where they all do, the nodes stay undecoded.
+    """
+
+    def __init__(self, operations: list[bytes], count: int, expected: Expected | None) -> None:
+        super().__init__(operations, count)
+        self._expected = expected
+
+    def decoded(self, buffer: bytes, offset: int) -> tuple[RawAnswer, list[NodeData | int] | None]:
+        answer = buffer, offset
+        if self._expected is not None and jute.holds(buffer, offset, self._expected):
+            return answer, None
+        return answer, jute.multi_node_data(buffer, offset, self.count)
 
 
 def in_requests(paths: list[bytes]) -> list[list[bytes]]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from kazoo import exceptions as kazoo
 from kazoo.protocol import serialization as requests
@@ -39,6 +39,8 @@ from offsetmgr.zookeeper.transactions import (
     culprit,
     encoded,
 )
+
+T = TypeVar("T")
 
 Node: TypeAlias = NodeData | OffsetMgrError | None
 """A node's data; None where there is no such node; the error of this node alone."""
@@ -361,29 +363,29 @@ class ZookeeperSession:
         """Whether the server takes `begin_reads`: those since 3.6 do."""
         return self._can_multi_read()
 
-    def begin_reads(self, reads: Sequence[BulkRead]) -> Callable[[], list[list[NodeData | int]]]:
-        """Sends reads without waiting for their answers. What it gives back waits: for each read each node's data, or
-        the `Code` of that node alone. Both raise as `get_many`, but whether the chroot exists is not looked at."""
+    def begin_reads(self, reads: Sequence[BulkRead[T]]) -> Callable[[], list[T]]:
+        """Sends reads without waiting for their answers. What it gives back waits: for each read what was found. Both
+        raise as `get_many`, but whether the chroot exists is not looked at."""
         inbox = self._sent(reads)
 
-        def answers() -> list[list[NodeData | int]]:
-            results: list[list[NodeData | int]] = [[] for _ in reads]
+        def answers() -> list[T]:
+            found: dict[int, T] = {}
             lost: list[int] = []
             for index, value, exception in self._each(inbox, len(reads)):
                 if isinstance(exception, _LOST):
                     lost.append(index)
                 else:
-                    results[index] = self._nodes(reads[index], value if exception is None else exception)
+                    found[index] = self._found(reads[index], value if exception is None else exception)
             for at, answer in self._ask([reads[index] for index in lost], _MULTI_READS_IN_FLIGHT) if lost else ():
-                results[lost[at]] = self._nodes(reads[lost[at]], answer)
-            return results
+                found[lost[at]] = self._found(reads[lost[at]], answer)
+            return [found[index] for index in range(len(reads))]
 
         return answers
 
-    def _nodes(self, read: BulkRead, answer: Any) -> list[NodeData | int]:
+    def _found(self, read: BulkRead[T], answer: Any) -> T:
         if isinstance(answer, Exception):
             raise self._error(answer)
-        found: list[NodeData | int] = self._decoded(jute.multi_node_data, *answer, len(read.paths))
+        found: T = self._decoded(read.decoded, *answer)
         return found
 
     def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[Outcome]]:

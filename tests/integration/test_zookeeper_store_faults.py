@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -32,6 +33,7 @@ from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicP
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.base import Change, GroupEdit, Verdict
 from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.multiread import BulkGet, BulkRead
 
 pytestmark = pytest.mark.servers
 
@@ -172,20 +174,31 @@ def test_a_group_that_cannot_exist_is_refused_by_name_and_alone(store: Zookeeper
         store.fetch(bad)
 
 
+@pytest.mark.parametrize("in_bulk", [True, False])
 def test_a_group_deleted_between_list_and_read_has_no_commits(
-    store: ZookeeperStore, client: KazooClient, unique: str, monkeypatch: pytest.MonkeyPatch
+    store: ZookeeperStore, client: KazooClient, unique: str, monkeypatch: pytest.MonkeyPatch, in_bulk: bool
 ) -> None:
     kept = f"{unique}-kept"
     for group in (unique, kept):
         store.commit(group, {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6)})
-    read = store.session.get_many
+    read, begin_reads = store.session.get_many, store.session.begin_reads
 
-    def delete_first(paths: list[str]) -> object:
+    def delete() -> None:
         if client.exists(f"/consumers/{unique}"):
             client.delete(f"/consumers/{unique}", recursive=True)
+
+    def delete_first(paths: list[str]) -> object:
+        delete()
         return read(paths)
 
+    def delete_before_gets(reads: list[BulkRead[Any]]) -> object:
+        if any(isinstance(read, BulkGet) for read in reads):
+            delete()
+        return begin_reads(reads)
+
+    monkeypatch.setattr(store.session, "reads_in_bulk", lambda: in_bulk)
     monkeypatch.setattr(store.session, "get_many", delete_first)
+    monkeypatch.setattr(store.session, "begin_reads", delete_before_gets)
     scanned = {found.group: found for found in store.scan([unique, kept])}
 
     assert (dict(scanned[unique].offsets), dict(scanned[unique].errors), scanned[unique].error) == ({}, {}, None)

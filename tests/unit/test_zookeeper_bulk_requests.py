@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.zookeeper import jute
 from offsetmgr.zookeeper.jute import Op
-from offsetmgr.zookeeper.multiread import BulkRead, MultiRead
+from offsetmgr.zookeeper.multiread import BulkGet, MultiRead
 from offsetmgr.zookeeper.transactions import BulkWrite, SetData, TransactionRequest, encoded
 
 PATHS = ["/consumers/g/offsets/orders/0", "/consumers/größe/offsets/orders/11", "/c"]
@@ -21,9 +21,18 @@ END = struct.pack("!iBi", -1, 1, -1)
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_bulk_read_is_a_multi_read(count: int) -> None:
-    bulk, single = BulkRead(USTRINGS[:count]), MultiRead(Op.GET, RAW[:count])
+    bulk, single = BulkGet([jute.reads(Op.GET, USTRINGS[:count])], count), MultiRead(Op.GET, RAW[:count])
 
     assert (bulk.type, bulk.serialize()) == (single.type, single.serialize())
+
+
+@pytest.mark.parametrize("names", [[b"0"], [b"0", b"11"], ["größe".encode(), b"1", b"2"]])
+def test_nodes_below_a_parent_are_read_by_joining_its_path_in(names: list[bytes]) -> None:
+    parent = "/consumers/größe/offsets/orders".encode()
+
+    joined = parent.join(jute.reads_below(Op.GET, len(parent), names))
+
+    assert joined == jute.reads(Op.GET, [jute.ustring(parent + b"/" + name) for name in names])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -32,8 +41,10 @@ def test_a_bulk_write_is_a_transaction_of_sets(count: int) -> None:
     one_by_one = TransactionRequest([encoded(operation, "") for operation in operations])
     values = zip(USTRINGS, operations, strict=False)
 
-    bulk = BulkWrite([jute.set_data_at(path, op.data, op.version) for path, op in values], USTRINGS[:count])
+    each = [jute.set_data_at(path, op.data, op.version) for path, op in values]
+    bulk = BulkWrite(each, USTRINGS[:count])
 
+    assert each == jute.sets_at(USTRINGS[:count], [op.data for op in operations], [op.version for op in operations])
     assert (bulk.type, bulk.serialize()) == (one_by_one.type, one_by_one.serialize())
     assert [jute.path_of(path) for path in bulk.paths] == PATHS[:count]
 
@@ -56,3 +67,69 @@ def test_all_done_is_told_from_everything_else() -> None:
     assert jute.all_set(b"head" + DONE * 3, 4, 3) is False
     assert jute.all_set(b"head" + DONE * 2 + deleted + END, 4, 3) is False
     assert jute.all_set(b"head" + refused, 4, 3) is False
+
+
+def listed(*names: str) -> bytes:
+    raw = [name.encode() for name in names]
+    vector = struct.pack("!i", len(raw)) + b"".join(struct.pack("!i", len(name)) + name for name in raw)
+    return struct.pack("!iBi", Op.CHILDREN, 0, 0) + vector
+
+
+def missing(code: int = -101) -> bytes:
+    return struct.pack("!iBii", -1, 0, code, code)
+
+
+def test_names_are_told_as_they_stand_and_equal_ones_are_one_object() -> None:
+    answer = b"head" + listed("0", "größe") + listed("0", "größe") + missing() + listed() + listed("0") + END
+
+    one, other, absent, none, shorter = jute.multi_name_vectors(answer, 4, 5)
+
+    assert one is other
+    assert absent == -101
+    assert [jute.names_in(v) for v in (one, none, shorter) if isinstance(v, bytes)] == [["0", "größe"], [], ["0"]]
+    assert jute.multi_child_names(answer, 4, 5) == [["0", "größe"], ["0", "größe"], -101, [], ["0"]]
+
+
+@pytest.mark.parametrize("broken", [b"", listed("0")[:7], struct.pack("!iBii", Op.GET, 0, 0, 0)])
+def test_an_answer_that_lists_no_names_is_broken(broken: bytes) -> None:
+    with pytest.raises(jute.BrokenAnswer):
+        jute.multi_name_vectors(listed("0") + broken, 0, 2)
+
+
+def node(data: bytes, mtime: int = 14, version: int = 15) -> bytes:
+    stat = struct.pack("!qqqqiiiqiiq", 11, 12, 13, mtime, version, 16, 17, 18, len(data), 20, 21)
+    return struct.pack("!iBii", Op.GET, 0, 0, len(data)) + data + stat
+
+
+EXPECTED = ([b"7", b"123", b""], [14, 15, 16], [0, 1, 2])
+AS_EXPECTED = [node(b"7", 14, 0), node(b"123", 15, 1), node(b"", 16, 2)]
+
+
+def test_an_answer_holds_what_was_expected() -> None:
+    assert jute.holds(b"head" + b"".join(AS_EXPECTED) + END, 4, EXPECTED) is True
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(node(b"124", 15, 1), id="other data"),
+        pytest.param(node(b"1234", 15, 1), id="longer data"),
+        pytest.param(node(b"12", 15, 1), id="shorter data"),
+        pytest.param(node(b"123", 16, 1), id="written at another time"),
+        pytest.param(node(b"123", 15, 2), id="another version"),
+        pytest.param(missing(), id="gone"),
+        pytest.param(b"", id="no answer"),
+        pytest.param(node(b"123", 15, 1) * 2, id="two answers"),
+    ],
+)
+def test_an_answer_that_differs_at_one_node_does_not_hold_what_was_expected(second: bytes) -> None:
+    first, _, third = AS_EXPECTED
+
+    assert jute.holds(b"head" + first + second + third + END, 4, EXPECTED) is False
+
+
+def test_an_answer_to_something_else_does_not_hold_what_was_expected() -> None:
+    written = struct.pack("!iBii", Op.SET, 0, 0, 1) + AS_EXPECTED[0][13:]
+
+    assert jute.holds(b"head" + written + END, 4, ([b"7"], [14], [0])) is False
+    assert jute.holds(b"head" + AS_EXPECTED[0] + END, 4, ([b"7"], [14], [0])) is True

@@ -1,0 +1,131 @@
+"""Scans of many groups on a real ZooKeeper: what is not common among common groups, and what comes in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from kazoo.client import KazooClient
+from test_zookeeper_store_faults import MULTI_READ, CuttingProxy
+
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import Unreadable, UsageError
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.stores.base import Change, GroupEdit
+from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.bulkscan import GROUPS_AT_ONCE
+
+pytestmark = pytest.mark.servers
+
+ORDERS = [TopicPartition("orders", n) for n in range(12)]
+MANY = [TopicPartition("many", n) for n in range(1_203)]
+MORE_THAN_ARE_IN_FLIGHT = 5 * GROUPS_AT_ONCE + 7
+
+
+@pytest.fixture
+def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
+    with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
+        yield store
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def fill(store: ZookeeperStore, groups: dict[str, list[TopicPartition]]) -> None:
+    edits = (
+        GroupEdit(group, {tp: Change(OffsetAndMetadata(n * 1000 + tp.partition)) for tp in partitions})
+        for n, (group, partitions) in enumerate(groups.items())
+    )
+    for result in store.edit(edits):
+        assert not result.failures
+
+
+def test_many_groups_with_topics_of_all_sizes_are_read_in_the_order_asked(store: ZookeeperStore, unique: str) -> None:
+    names = [f"{unique}-{'g' * (n % 9)}-{n}" for n in range(MORE_THAN_ARE_IN_FLIGHT)]
+    held = {name: ORDERS[: 1 + n % 12] for n, name in enumerate(names)}
+    held[names[60]] = [*ORDERS, *MANY, TopicPartition("größe", 3)]
+    fill(store, held)
+
+    asked = [*reversed(names), names[7]]
+    found = list(store.scan(asked))
+
+    assert [one.group for one in found] == asked
+    numbers = {name: n for n, name in enumerate(names)}
+    for one in found:
+        assert (one.error, one.errors) == (None, {})
+        assert {tp: c.offset for tp, c in one.offsets.items()} == {
+            tp: numbers[one.group] * 1000 + tp.partition for tp in held[one.group]
+        }
+        assert {c.version for c in one.offsets.values()} == {0}
+
+
+def test_every_uncommon_group_among_common_ones_has_its_own_result(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    names = [f"{unique}-{n}" for n in range(GROUPS_AT_ONCE)]
+    junk, no_partition, absent, empty, leaf, huge = names[3], names[4], names[20], names[21], names[22], names[23]
+    fill(store, {name: ORDERS for name in names if name not in (absent, empty, leaf)})
+    client.set(f"/consumers/{junk}/offsets/orders/5", b"x")
+    client.create(f"/consumers/{no_partition}/offsets/orders/five", b"5")
+    client.create(f"/consumers/{empty}/offsets/orders", b"", makepath=True)
+    client.create(f"/consumers/{leaf}", b"")
+    client.set(f"/consumers/{huge}/offsets/orders/6", b"9223372036854775807")
+
+    found = {one.group: one for one in store.scan([*names[:10], "no/group", *names[10:]])}
+
+    assert isinstance(found["no/group"].error, UsageError)
+    assert isinstance(found[no_partition].error, Unreadable)
+    assert isinstance(found[junk].errors[ORDERS[5]], Unreadable)
+    assert set(found[junk].offsets) == {*ORDERS} - {ORDERS[5]}
+    assert [(found[g].offsets, found[g].errors, found[g].error) for g in (absent, empty, leaf)] == [({}, {}, None)] * 3
+    assert found[huge].offsets[ORDERS[6]].offset == 9223372036854775807
+    common = set(names) - {junk, no_partition, absent, empty, leaf}
+    assert all(set(found[group].offsets) == {*ORDERS} for group in common)
+
+
+def test_groups_are_taken_lazily_and_as_many_as_are_in_flight(store: ZookeeperStore, unique: str) -> None:
+    taken: list[str] = []
+
+    def names() -> Iterator[str]:
+        for n in range(MORE_THAN_ARE_IN_FLIGHT):
+            taken.append(f"{unique}-{n}")
+            yield taken[-1]
+
+    scanned = store.scan(names())
+    assert taken == []
+    first = list(islice(scanned, 1))
+
+    assert [one.group for one in first] == [f"{unique}-0"]
+    assert len(taken) == 4 * GROUPS_AT_ONCE
+
+
+def test_no_group_asks_nothing_of_any_server() -> None:
+    with ZookeeperStore("127.0.0.1:1", config=ConnectionConfig(timeout_ms=100)) as store:
+        assert list(store.scan([])) == []
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_connection_lost_in_a_scan_loses_no_group(zookeeper: ZooKeeperServer, unique: str, delivered: bool) -> None:
+    proxy = CuttingProxy(zookeeper.connect)
+    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
+        names = [f"{unique}-{n}" for n in range(MORE_THAN_ARE_IN_FLIGHT)]
+        fill(store, dict.fromkeys(names, ORDERS[:2]))
+        scanned = store.scan(names)
+        found = list(islice(scanned, 1))
+
+        proxy.cut(MULTI_READ, deliver=delivered)
+        found += scanned
+    cuts = proxy.cuts
+    proxy.close()
+
+    assert cuts == 1
+    assert [one.group for one in found] == names
+    assert all(set(one.offsets) == {*ORDERS[:2]} and not one.errors and one.error is None for one in found)
