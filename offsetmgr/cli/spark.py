@@ -54,7 +54,14 @@ _OUTCOMES: Final = (
     Column("before", right=True),
     Column("error", optional=True),
 )
-_PLANNED: Final = (Column("group"), Column("topic"), Column("partition", right=True), Column("offset", right=True))
+_PLANNED: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True),
+    Column("offset", right=True),
+    Column("before", right=True),
+    Column("outcome"),
+)
 _MINUTE_MS: Final = 60_000
 
 
@@ -215,20 +222,32 @@ def copy(
 ) -> None:
     """Copy committed offsets from one store to another by Spark's executors: forward only, each write conditional.
 
-    Shown are the offsets that would be copied; with --execute, those that were not, and the exit code is 1 if there
-    are any. For a migration that can be undone, use migrate.
+    Shown is what would become of each offset: write, unchanged, or refuse, where the group is further. With --execute,
+    those that were not copied, and the exit code is 1 if there are any. For a migration that can be undone, use
+    migrate.
     """
     names = require_groups(group, all_groups)
     with _spark(master, conf) as spark:
         from offsetmgr.operations.selection import TopicSelection
         from offsetmgr.spark.copying import copy as copied
-        from offsetmgr.spark.copying import store_table
+        from offsetmgr.spark.copying import foreseen, table_of
+        from offsetmgr.spark.storerows import groups_of
 
-        topics = TopicSelection.parse(topic or [])
-        rows = store_table(spark, source, groups=names, topics=topics, config=connect.connection(from_config))
+        topics, config = TopicSelection.parse(topic or []), connect.connection(from_config)
+        groups = groups_of(source, config, names)
+        rows = table_of(spark, source, groups, topics=topics, config=config)
         if not execute:
-            count = write_rows(_PLANNED, _sorted(rows, ("group", "topic", "partition", "offset")), output)
-            note(f"{count_of(count, 'offset')} would be copied; nothing was written, --execute does it")
+            config = connect.connection(to_config)
+            keeps = connect.store(target, config).capabilities.metadata
+            found = foreseen(rows, table_of(spark, target, groups, topics=topics, config=config), metadata=keeps)
+            found = found.persist()
+            planned = ("group", "topic", "partition", "offset", "before", "outcome")
+            write_rows(_PLANNED, _sorted(found, planned), output)
+            counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
+            told = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are there already"
+            if refused := counts.get("refuse"):
+                told += f", {refused:,} would be refused (the group is further there)"
+            note(f"{told}; nothing was written, --execute does it")
             return
         outcomes = copied(rows, target, config=connect.connection(to_config)).persist()
         counts = {row["verdict"]: row["count"] for row in outcomes.groupBy("verdict").count().collect()}

@@ -110,7 +110,9 @@ class OffsetCommitter(StreamingQueryListener):
         self._seen(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing was read, so nothing is new."""
+        """Nothing was read, so nothing is new; but it may have started before the listener was added."""
+        if not self._follower.follows(str(event.id)):
+            self._follow(str(event.id))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         self._follower.look(str(event.id), ended=str(event.runId))

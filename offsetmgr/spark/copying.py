@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sql
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection
@@ -67,6 +68,25 @@ def copy(rows: DataFrame, uri: str, *, config: ConnectionConfig | None = None, t
     them with ``persist()`` or write them away. A task whose worker died is done again.
     """
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks), OUTCOMES)
+
+
+def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool) -> DataFrame:
+    """What `copy` would do with ``rows``, ``there`` being what the target holds of their groups: ``outcome`` is
+    ``write``, ``unchanged`` or ``refuse`` (it would take the group back), ``before`` the offset there.
+
+    ``metadata``: whether the target keeps any, so that another one is a reason to write.
+    """
+    held = there.select(
+        "group", "topic", "partition", sql.col("offset").alias("before"), sql.col("metadata").alias("m")
+    )
+    same = sql.col("offset") == sql.col("before")
+    outcome = (
+        sql.when(sql.col("offset") < sql.col("before"), "refuse")
+        .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
+        .otherwise("write")
+    )
+    joined = rows.join(held, ["group", "topic", "partition"], "left").withColumn("outcome", outcome)
+    return joined.select("group", "topic", "partition", "offset", "before", "outcome")
 
 
 def written(rows: DataFrame, uri: str, *, config: ConnectionConfig | None = None, tasks: int = TASKS) -> RDD[Outcome]:

@@ -100,6 +100,10 @@ class Follower:
                 self._thread.start()
             self._condition.notify_all()
 
+    def follows(self, query_id: str) -> bool:
+        with self._condition:
+            return query_id in self._followed
+
     def look(self, query_id: str, *, ended: str | None = None) -> bool:
         """Something happened to a query (``ended``: this run of it has); False where it is not followed."""
         with self._condition:

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.errors import PartialFailure, Unreachable
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark import BatchCommitter, OffsetCommitter, reader_from_group, session, starting_offsets
 from offsetmgr.spark.checkpointfiles import HadoopFiles, LocalFiles
 from offsetmgr.stores.base import OffsetStore
@@ -175,6 +175,105 @@ def test_two_queries_one_of_two_sources_one_with_a_failing_store(
     assert through_hadoop.read("offsets/none") is None
     for committer in (first, second):
         spark.streams.removeListener(committer)
+
+
+@contextlib.contextmanager
+def listening(spark: Any, committer: OffsetCommitter) -> Iterator[OffsetCommitter]:
+    spark.streams.addListener(committer)
+    try:
+        yield committer
+    finally:
+        spark.streams.removeListener(committer)
+        committer.close()
+
+
+class Gate:
+    """Lets a query write so many batches as it is told; one that waits at its end is made to fail."""
+
+    def __init__(self) -> None:
+        self._changed, self._open, self._ended = threading.Condition(), 0, False
+
+    def let(self, batches: int, *, ended: bool = False) -> None:
+        with self._changed:
+            self._open, self._ended = batches, ended
+            self._changed.notify_all()
+
+    def write(self, _frame: Any, batch: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._open > batch or self._ended, 120)
+            if self._open <= batch:
+                raise InterruptedError("the test has ended")
+
+
+def test_of_two_queries_on_one_topic_the_slower_one_is_what_the_group_says_from_its_first_batch_on(
+    spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
+) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
+    fill(kraft.bootstrap, topic, 1, 4 * PER_BATCH)
+    group = Group(f"kafka://{kraft.bootstrap}", unique, stack)
+    checkpoints = {name: tmp_path / name for name in ("fast", "slow")}
+    gates = {name: Gate() for name in checkpoints}
+    whole, at = 4 * PER_BATCH, f"{topic}-0"
+
+    def start(name: str) -> Any:
+        stream = source(spark, kraft.bootstrap, topic).writeStream.queryName(name)
+        stream = stream.foreachBatch(gates[name].write)
+        return stream.option("checkpointLocation", str(checkpoints[name])).start()
+
+    with never_ahead([(group, checkpoint) for checkpoint in checkpoints.values()]):
+        # Given one that has read everything while the other one is still at its first batch
+        with listening(spark, OffsetCommitter(group.written, unique)) as committer:
+            queries = [start("slow"), start("fast")]
+            gates["fast"].let(99)
+            until(lambda: finished(checkpoints["fast"]) == {at: whole})
+            assert committer.reconcile()
+            assert group.offsets() == {}
+            # When that has finished, and both are stopped
+            gates["slow"].let(1)
+            reached = {at: PER_BATCH}
+            until(lambda: group.offsets() == reached)
+            gates["slow"].let(1, ended=True)
+            for query in queries:
+                query.stop()
+        assert group.offsets() == reached
+        # And another driver starts the faster one first, then it waits for the other
+        names = ["fast", "slow"]
+        with listening(spark, OffsetCommitter(group.written, unique, queries=names)) as committer:
+            queries = [start("fast")]
+            until(lambda: committer._follower._followed != {})
+            assert not committer.reconcile()
+            assert group.offsets() == reached
+            gates["slow"].let(99)
+            queries.append(start("slow"))
+            until(lambda: finished(checkpoints["slow"]) == {at: whole})
+            until(lambda: committer.reconcile() and group.offsets() == {at: whole})
+            for query in queries:
+                query.stop()
+
+
+def test_of_one_topics_name_on_two_clusters_the_user_says_which_is_meant(
+    spark: Any, kraft: KraftBroker, kafka: KafkaBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
+) -> None:
+    for bootstrap, count in ((kraft.bootstrap, 4), (kafka.bootstrap, 10)):
+        make_topic(unique, 1, bootstrap=bootstrap)
+        fill(bootstrap, unique, 1, count)
+    unsaid, said, elsewhere = (Group(f"kafka://{kafka.bootstrap}", f"{unique}-{n}", stack) for n in range(3))
+    with (
+        listening(spark, OffsetCommitter(unsaid.written, unsaid.name)) as first,
+        listening(spark, OffsetCommitter(said.written, said.name, cluster=kafka.bootstrap)) as second,
+        listening(spark, OffsetCommitter(elsewhere.written, elsewhere.name, cluster="none:1", retries=0)) as third,
+    ):
+        frame = source(spark, kraft.bootstrap, unique, 50).union(source(spark, kafka.bootstrap, unique, 50))
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+        query.trigger(availableNow=True).start().awaitTermination(120)
+        assert not first.reconcile()
+        assert second.reconcile()
+        assert not third.reconcile()
+
+    assert (unsaid.offsets(), said.offsets(), elsewhere.offsets()) == ({}, {f"{unique}-0": 10}, {})
+    both = " and from ".join(sorted([kraft.bootstrap, kafka.bootstrap]))
+    assert str(first.state.failing) == f"topic {unique} is not committed: it is read from {both}"
+    assert "no source reads from the cluster that was named" in str(third.state.failing)
 
 
 def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where_asked(

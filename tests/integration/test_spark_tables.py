@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from conftest import MakeTopic
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from offsetmgr.cli.app import run
 from offsetmgr.clock import SystemClock
@@ -97,6 +97,21 @@ def committed(store: OffsetStore, group: str) -> dict[tuple[str, int], tuple[int
     return {
         tuple(tp): (one.offset, one.metadata) for tp, one in store.fetch(group).items() if isinstance(one, Committed)
     }
+
+
+def test_the_brokers_segments_have_the_rows_that_the_log_has(
+    spark: SparkSession, kafka: KafkaBroker, world: World
+) -> None:
+    def of_the_groups(table: DataFrame) -> list[Row]:
+        return sorted(table.where(f"group in ('{world.a}', '{world.b}')").collect())
+
+    log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", world.bootstrap).load()
+    segments = spark.read.format("offsetmgr-segments").load(str(kafka.folder / "data"))
+
+    found = of_the_groups(segments)
+
+    assert len(found) == 3 * 3 + 1 + 2, "three commits of three partitions, a deletion, two commits"
+    assert found == of_the_groups(log)
 
 
 def test_the_log_has_every_record_of_the_groups_asked_for(spark: SparkSession, world: World) -> None:
@@ -266,8 +281,11 @@ def test_diff_and_copy_on_the_command_line(
     after = run(["spark", "diff", *sides])
 
     assert (planned, before, done, after) == (0, 1, 0, 0)
-    assert [(row["partition"], row["offset"]) for row in json.loads(would.out)] == [(0, 6), (1, 6)]
-    assert "2 offsets would be copied" in would.err
+    assert [(row["partition"], row["offset"], row["outcome"]) for row in json.loads(would.out)] == [
+        (0, 6, "write"),
+        (1, 6, "write"),
+    ]
+    assert "2 would be written, 0 are there already; nothing was written" in would.err
     assert [(row["partition"], row["difference"], row["from_offset"], row["to_offset"]) for row in missing] == [
         (0, "only-left", 6, None),
         (1, "only-left", 6, None),
@@ -275,6 +293,21 @@ def test_diff_and_copy_on_the_command_line(
     assert json.loads(said.out) == []
     assert "2 written, 0 unchanged, 0 failed" in said.err
     assert "no difference" in capsys.readouterr().err
+
+    # What is there already, or further, is not promised to be written.
+    with open_store(target) as store:
+        store.commit(world.a, {TopicPartition(world.topic, 1): OffsetAndMetadata(9)})
+    assert run(["spark", "copy", *sides]) == 0
+    again = capsys.readouterr()
+    assert [(row["partition"], row["before"], row["outcome"]) for row in json.loads(again.out)] == [
+        (0, 6, "unchanged"),
+        (1, 9, "refuse"),
+    ]
+    assert "0 would be written, 1 are there already, 1 would be refused (the group is further there)" in again.err
+    # A misspelt group is no success.
+    for command in ("copy", "diff"):
+        assert run(["spark", command, "--from", source, "--to", target, "--group", f"{world.a}-x"]) == 1
+        assert f"error: group '{world.a}-x'" in capsys.readouterr().err
 
 
 def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
