@@ -1,5 +1,5 @@
 """What `scripts/demo spark` shows: a streaming job in its consumer group, killed, and started again from the group
-alone.
+alone; then periods that two applications work through in step (`demo_periods`), and an audit (`demo_audit`).
 
 The job is `demo_spark_job.py`, a process of its own. It is run twice: once its checkpoint is deleted after the kill,
 so that only the group knows where to begin.
@@ -8,50 +8,36 @@ so that only the group knows where to begin.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import demo_audit
+import demo_periods
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from demo_stage import BOLD, PLAIN, chapter, check, create_topics, offsetmgr, say, script
 
-from offsetmgr.sandbox import KraftBroker, tool
+from offsetmgr.sandbox import KraftBroker, ZooKeeperServer, tool
 
 TOPIC: Final = "orders"
 GROUP: Final = "orders-job"
 PARTITIONS: Final = 4
 RECORDS: Final = 2_000
+UNREAD: Final = 500
+"""Records that come when the job has ended."""
 BATCH: Final = 200
 DIES_IN: Final = 3
-STARTED: Final = time.monotonic()
 JOB: Final = Path(__file__).with_name("demo_spark_job.py")
 DESCRIBE: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-BOLD, DIM, PLAIN = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
 
 
 class Record(NamedTuple):
     topic: str
     partition: int
     offset: int
-
-
-def chapter(text: str) -> None:
-    print(f"\n{BOLD}== {text}{PLAIN}  {DIM}[{time.monotonic() - STARTED:.0f} s]{PLAIN}", flush=True)
-
-
-def say(text: str) -> None:
-    print(f"   {text}", flush=True)
-
-
-def check(right: bool, what: str) -> None:
-    if not right:
-        sys.exit(f"the demo failed: {what}")
 
 
 def produce(bootstrap: str, first: int, count: int) -> None:
@@ -73,17 +59,11 @@ def lag(bootstrap: str) -> int:
 
 
 def run_job(bootstrap: str, folder: Path, checkpoint: str, *options: str) -> int:
-    command = [sys.executable, str(JOB), "--bootstrap-server", bootstrap, "--group", GROUP, "--topic", TOPIC]
+    command = [str(JOB), "--bootstrap-server", bootstrap, "--group", GROUP, "--topic", TOPIC]
     command += ["--checkpoint", str(folder / checkpoint), "--output", str(folder / "output.jsonl")]
     command += ["--batch-size", str(BATCH), *options]
-    with (folder / "job.log").open("ab") as log:
-        # A process group of its own, so that its JVM can die with it.
-        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        try:
-            return job.wait(180)
-        except BaseException:
-            os.killpg(job.pid, signal.SIGKILL)
-            raise
+    with script(command, folder / "job.log") as job:
+        return job.wait(180)
 
 
 def written(folder: Path) -> list[list[Record]]:
@@ -124,13 +104,18 @@ def show(bootstrap: str, folder: Path) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="offsetmgr-demo-") as name:
-        folder = Path(name)
-        chapter("A real Kafka broker")
-        with KraftBroker(folder / "kafka") as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)], operation_timeout=30)[TOPIC].result(60)
-            show(broker.bootstrap, folder)
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-demo-") as name, ExitStack() as servers:
+        folder, kept = Path(name), Path(tempfile.mkdtemp(prefix="offsetmgr-audit-"))
+        chapter("A real Kafka broker, and a ZooKeeper")
+        broker = servers.enter_context(KraftBroker(folder / "kafka"))
+        zookeeper = servers.enter_context(ZooKeeperServer(folder / "zookeeper"))
+        create_topics(broker.bootstrap, {TOPIC: PARTITIONS})
+        show(broker.bootstrap, folder)
+        before = folder / "before.avro"
+        offsetmgr("offsets", "export", str(before), "--bootstrap-server", broker.bootstrap, "--all-groups", show=False)
+        demo_periods.show(broker.bootstrap, zookeeper.connect, folder)
+        produce(broker.bootstrap, RECORDS, UNREAD)
+        demo_audit.show(broker.bootstrap, before, kept / "audit", {GROUP: UNREAD})
     chapter("Done, and nothing is left running")
 
 

@@ -36,7 +36,7 @@ def page_data(
         .limit(SHOWN)
         .collect()
     )
-    top = [(row["group"], float(row["lag"])) for row in by_group if row["lag"]][:COLOURS]
+    most = [row for row in by_group if row["lag"] is not None][:COLOURS]
     total = lags.agg(sql.sum("lag"), sql.count_distinct("group"), sql.count("*")).first()
     assert total is not None  # an aggregate always has a row
     expiring = (
@@ -64,9 +64,9 @@ def page_data(
             ("overdue offsets", expiry.where("overdue").count()),
             ("unreadable records", tables[run.UNREADABLE].count()),
         ],
-        lag_over_time=lag_over_time(commits, cluster, [group for group, _ in top], times),
+        lag_over_time=lag_over_time(commits, cluster, [row["group"] for row in most], times),
         commit_rate=commit_rate(commits, times),
-        top=top,
+        top=[(row["group"], float(row["lag"])) for row in most if row["lag"]],
         lag=[(row["group"], row["n"], row["lag"], row["bad"]) for row in by_group],
         unsteady=_unsteady(tables[run.HISTORY]),
         silent=[tuple(row) for row in quiet.collect()],

@@ -174,7 +174,7 @@ def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Seq
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
-    """The cells of a row are shown one below the other where the window is too narrow for all the titles."""
+    """In a narrow window the name stands above the other cells, or, with many or long titles, each cell by itself."""
     if not rows:
         return '<p class="none">None.</p>'
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
@@ -187,8 +187,9 @@ def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
         + "</tr>"
         for row in rows
     )
-    many = ' class="many"' if sum(len(column.title) for column in columns) > _SIDE_BY_SIDE else ""
-    return f"<table{many}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    many = sum(len(column.title) for column in columns) > _SIDE_BY_SIDE
+    form = 'class="many"' if many else f'class="few" style="--n:{len(columns) - 1}"'
+    return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _steady(row: Unsteady) -> tuple[object, ...]:

@@ -19,13 +19,13 @@ h2{font-size:1.15rem;margin:2.5rem 0 .5rem;overflow-wrap:anywhere}
 p{margin:.25rem 0 .75rem;color:var(--dim);overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.75rem;margin:1.25rem 0}
 dl div{border-top:2px solid var(--rule);padding-top:.4rem}dt{color:var(--dim);font-size:.85rem}
-dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
+dd{margin:0;font-size:1.35rem;line-height:1.25;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 .plots{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:0 2.5rem}
 svg{display:block;width:100%;height:auto}svg text{font-size:15px;fill:var(--dim)}
 .grid{stroke:var(--rule);fill:none}.line{fill:none;stroke-width:2.5;stroke-linejoin:round}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;margin:.25rem 0;font-size:.9rem}
-.legend li{overflow-wrap:anywhere}.legend li::before{content:"";display:inline-block;width:.8em;height:.8em;
-margin-right:.4em;background:currentColor}
+.legend li{display:flex;align-items:baseline;gap:.4em;min-width:0;overflow-wrap:anywhere}
+.legend li::before{content:"";flex:none;width:.8em;height:.8em;background:currentColor}
 table{border-collapse:collapse;width:100%;font-size:.93rem}
 th,td{text-align:left;padding:.3rem 0;border-bottom:1px solid var(--rule);vertical-align:top;font-weight:400}
 th+th,th+td,td+td{padding-left:1rem}
@@ -35,9 +35,13 @@ thead th{color:var(--dim);font-size:.85rem;vertical-align:bottom}
 .bars th{width:35%}.bars .number{width:1%}.bars svg{height:1rem;margin-top:.25rem}
 @media(max-width:760px){
 .plots{display:block}svg text{font-size:20px}h1{font-size:1.35rem}
-.bars tr{display:grid;grid-template-columns:minmax(0,1fr) auto;border-bottom:1px solid var(--rule);padding:.3rem 0}
+.bars tr{display:grid;grid-template-columns:minmax(0,1fr) 10rem;border-bottom:1px solid var(--rule);padding:.3rem 0}
 .bars th{grid-column:1/-1;width:auto}.bars th,.bars td{border:0;padding-top:0;padding-bottom:0}
-.bars td.bar{padding-left:0}
+.bars td.bar{padding-left:0;width:auto}.bars .number{width:auto}
+.few thead,.few tbody{display:block}
+.few tr{display:grid;grid-template-columns:repeat(var(--n),minmax(0,1fr));gap:0 .5rem;
+border-bottom:1px solid var(--rule);padding:.3rem 0}
+.few th,.few td{border:0;padding:0;white-space:normal;overflow-wrap:anywhere}.few .name{grid-column:1/-1}
 .many,.many tbody,.many tr,.many td{display:block}.many thead{display:none}
 .many tr{border-bottom:1px solid var(--rule);padding:.4rem 0}
 .many td{border:0;padding:.05rem 0;text-align:left;white-space:normal;overflow-wrap:anywhere}

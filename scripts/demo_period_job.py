@@ -1,0 +1,74 @@
+"""One application of `demo_periods`: a Spark job that works through three periods of one topic, in step with others.
+
+Each step of each period is appended to ``--steps`` as a line of JSON, with a time that all processes of this machine
+share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from offsetmgr import open_store
+from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.spark import Coordination, PeriodRules, Step, run_periods, session
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--zookeeper", required=True)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--together", nargs="+", required=True)
+    parser.add_argument("--first-ms", type=int, required=True)
+    parser.add_argument("--length-ms", type=int, required=True)
+    parser.add_argument("--periods", type=int, required=True)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--steps", type=Path, required=True)
+    return parser.parse_args()
+
+
+def write(rows: Any, task: Any) -> None:
+    """The job itself: a period's records into the folder of this attempt."""
+    chosen = rows.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
+    chosen.coalesce(1).write.json(task.output)
+
+
+def main() -> None:
+    wanted = arguments()
+    spark = session(
+        f"demo-{wanted.topic}",
+        master="local[2]",
+        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
+    )
+
+    def told(step: Step, period: Period) -> None:
+        line = {"at": time.monotonic_ns(), "topic": wanted.topic, "period": period.number, "step": step.name}
+        with wanted.steps.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+
+    with open_store(f"kafka://{wanted.bootstrap_server}") as store:
+        done = run_periods(
+            spark,
+            [wanted.topic],
+            Schedule(wanted.first_ms, wanted.length_ms),
+            write,
+            store,
+            f"{wanted.topic}-hourly",
+            Coordination(wanted.zookeeper, wanted.root, wanted.topic, wanted.together),
+            bootstrap=wanted.bootstrap_server,
+            output=wanted.output,
+            rules=PeriodRules(grace_ms=1_000),
+            until_ms=wanted.first_ms + wanted.periods * wanted.length_ms,
+            on_step=told,
+        )
+    spark.stop()
+    print(f"{done} periods done")
+
+
+if __name__ == "__main__":
+    main()
