@@ -18,6 +18,8 @@ from offsetmgr.spark.logsource import LogSource
 
 LOCAL: Final = "local[*,4]"
 """Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
+_A_CORE: Final = 4
+"""Partitions of a shuffle for each core of this machine."""
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -44,7 +46,13 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
         return register(running)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
-    for key, value in {**_SETTINGS, **{key.replace("__", "."): value for key, value in conf.items()}}.items():
+    # Spark's 200 are meant for a cluster: here most of an audit's time would go into starting tasks.
+    shuffles = {"spark.sql.shuffle.partitions": _A_CORE * (os.cpu_count() or 1)} if master is None else {}
+    for key, value in {
+        **_SETTINGS,
+        **shuffles,
+        **{key.replace("__", "."): value for key, value in conf.items()},
+    }.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
 
