@@ -191,7 +191,8 @@ class Admin:
         for error in reported:
             if error.code() == ck.KafkaError._AUTHENTICATION:
                 return error_of(error, what)
-        if any(error.code() == ck.KafkaError._SSL for error in reported):
+        # The same failed handshake is reported as _SSL, or as _TRANSPORT with OpenSSL's words, as it happens.
+        if any(error.code() == ck.KafkaError._SSL or "SSL routines" in error.str() for error in reported):
             return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
         for error in reported:
             text = error.str()

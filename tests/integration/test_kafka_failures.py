@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.cluster.kafka import Admin, KafkaCluster
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import (
     AuthenticationFailed,
@@ -383,6 +384,18 @@ def test_an_unknown_certificate_is_refused(encrypted: tuple[str, Path]) -> None:
     assert "certificate" in str(fetching)
 
 
+@pytest.mark.parametrize("code", [ck.KafkaError._SSL, ck.KafkaError._TRANSPORT])
+def test_a_handshake_that_fails_is_told_the_same_whichever_code_librdkafka_gives_it(code: int) -> None:
+    admin = Admin("h:1", ConnectionConfig())
+    text = "ssl://h:1/bootstrap: error:0A000086:SSL routines::certificate verify failed (after 12ms)"
+    admin._reported.append(ck.KafkaError(code, text))
+
+    error = admin._why_nobody("Kafka at h:1")
+
+    assert isinstance(error, ServerError)
+    assert (error.why, error.hint) == ("no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+
+
 def test_plain_text_to_a_tls_listener_says_what_to_check(encrypted: tuple[str, Path]) -> None:
     errors = refused(encrypted[0], 5_000)
 
@@ -397,8 +410,6 @@ def test_plain_text_to_a_tls_listener_says_what_to_check(encrypted: tuple[str, P
 def test_topics_log_ranges_and_times(
     request: pytest.FixtureRequest, fixture: str, unique: str, make_topic: MakeTopic
 ) -> None:
-    import confluent_kafka as ck
-
     bootstrap = request.getfixturevalue(fixture).bootstrap
     make_topic(unique, 2, bootstrap=bootstrap, config={"retention.ms": "-1"})  # the records are years old
     producer = ck.Producer({"bootstrap.servers": bootstrap})
