@@ -44,6 +44,10 @@ class ProcessRef:
         """Whether the process still runs (one that ended but was not reaped does not)."""
         return bool(self.started) and _start_time(self.pid) == self.started
 
+    def stopped(self) -> bool:
+        """Whether all threads of the process have stopped, as SIGSTOP makes them."""
+        return set(_states(self.pid)) == {"T"}
+
     def signal_group(self, number: int) -> None:
         """Signals the process group that this process leads, if it is still that process."""
         if self.alive():
@@ -60,6 +64,20 @@ class ProcessRef:
         if not wait_until(lambda: not self.alive(), 10.0):
             raise SandboxError(f"cannot stop process {self.pid}", "it outlives SIGKILL")
         return False
+
+
+def _states(pid: int) -> list[str]:
+    """The state of each thread of a process; of the whole process for systems without /proc."""
+    if not Path("/proc/self/stat").exists():
+        said = subprocess.run(
+            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
+        ).stdout
+        return [state[0] for state in said.split()]
+    states = []
+    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            states.append(file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0])
+    return states
 
 
 def _start_time(pid: int) -> str:

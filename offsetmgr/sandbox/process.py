@@ -98,8 +98,11 @@ class ServerProcess(ABC):
         self._gone()
 
     def freeze(self) -> None:
-        """SIGSTOP: the process keeps its connections and its memory, but does nothing."""
+        """SIGSTOP: the process keeps its connections and its memory, but does nothing. Returns once that is so: on a
+        busy machine its threads may go on for a moment after the signal."""
         self.ref.signal_group(signal.SIGSTOP)
+        if not wait_until(lambda: self.ref.stopped() or not self.running(), 10.0):
+            raise SandboxError(f"cannot freeze {self.name}", f"process {self.pid} goes on after SIGSTOP")
 
     def thaw(self) -> None:
         """SIGCONT."""

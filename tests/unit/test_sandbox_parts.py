@@ -15,7 +15,7 @@ import pytest
 from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion, UsageError
 from offsetmgr.sandbox import Message, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.folders import cache_folder, state_folder
-from offsetmgr.sandbox.identity import ProcessRef
+from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.process import log_tail
 from offsetmgr.sandbox.state import Server, State
@@ -36,6 +36,23 @@ def fake_java(folder: Path, version: str) -> str:
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
     program.chmod(0o755)
     return str(folder)
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def test_a_process_has_stopped_when_the_signal_has_reached_it_and_not_before(
+    bystander: subprocess.Popen[bytes],
+) -> None:
+    ref = ProcessRef.of(bystander.pid)
+    assert not ref.stopped()
+
+    ref.signal_group(signal.SIGSTOP)
+    assert wait_until(ref.stopped, 30)
+
+    ref.signal_group(signal.SIGCONT)
+    assert wait_until(lambda: not ref.stopped(), 30)
+    assert ref.alive()
 
 
 # --- folders -------------------------------------------------------------------------------------
