@@ -52,8 +52,10 @@ def zookeeper34(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperS
 
 @pytest.fixture(scope="session")
 def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """Kafka 3.9.1 with its metadata under ``/kafka`` of `zookeeper`."""
-    with KafkaBroker(tmp_path_factory.mktemp("kafka"), zookeeper=f"{zookeeper.connect}/kafka") as broker:
+    """Kafka 3.9.1 with its metadata under ``/kafka`` of `zookeeper`. Nobody kills it, so its session may outlast every
+    moment in which the machine is too busy to answer."""
+    config = {"zookeeper.session.timeout.ms": 60_000}
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), zookeeper=f"{zookeeper.connect}/kafka", config=config) as broker:
         yield broker
 
 
