@@ -1,0 +1,32 @@
+"""The page on logs on disk: its example runs and prints what the page says, and so does its table."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.cli.app import run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "segments.md"
+
+
+def test_the_example_prints_what_the_page_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = PAGE.read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    table, printed = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[2]))
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.stdout, done.stderr) == (printed, "")
+    command, shown = table.split("\n", 1)
+    assert run([str(tmp_path / word) if word == "kafka-logs" else word for word in command.split()[2:]]) == 0
+    assert capsys.readouterr().out == shown
