@@ -44,7 +44,7 @@ class Expiry(NamedTuple):
         """Whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
         if activity is not None and activity.format == AvroFormat.name:
             terms = expiration.Terms(retention_ms=self.retention_ms)
-            value = OffsetValue(*saved[:1], None, "", saved.commit_timestamp, saved.expire_timestamp)
+            value = OffsetValue(saved.offset, None, "", saved.commit_timestamp, saved.expire_timestamp)
             return expiration.expires_at(value, activity.since, terms) <= self.at
         base = saved.commit_timestamp
         if activity is not None and activity.members:

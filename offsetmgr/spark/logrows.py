@@ -79,8 +79,8 @@ class Decoder:
     def batch(
         self,
         partitions: Sequence[int],
-        offsets: Sequence[int],
-        timestamps: Sequence[int],
+        offsets: Sequence[int | None],
+        timestamps: Sequence[int | None],
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
     ) -> pa.RecordBatch:

@@ -6,10 +6,11 @@ import struct
 from typing import NamedTuple
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
 from offsetmgr.model import TopicPartition
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import GroupValue
@@ -17,7 +18,7 @@ from offsetmgr.records.kafka import KafkaFormat
 from offsetmgr.segments.batches import Record
 from offsetmgr.segments.committed import SavedOffset, decode
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from offsetmgr.segments.offsets import OffsetsFold
+from offsetmgr.segments.offsets import Newest, OffsetsFold
 from offsetmgr.segments.transactionstate import Decision, decisions
 from offsetmgr.segments.writing import Producer, batch, end_of_transaction, message_set
 
@@ -149,15 +150,8 @@ def test_a_batch_that_its_writer_broke_is_refused_though_its_checksum_is_right()
     records = [Record(0, NOON, *commit("a", 4))]
     whole = batch(records)
     short = whole[: whole.index(b"orders") - 3]
-    # As many bytes as the header says, under a checksum of their own.
-    from crc32c import crc32c
-
-    data = bytearray(short)
-    struct.pack_into(">i", data, 8, len(data) - 12)
-    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
-
     with pytest.raises(Unreadable, match="batch at offset 0"):
-        fold(bytes(data))
+        fold(checked(short))
 
 
 def test_two_keys_of_one_offset_are_one_offset_and_the_later_record_holds() -> None:
@@ -280,3 +274,60 @@ def test_of_what_counts_the_last_record_holds(steps: list[Step], pieces: int) ->
         if not producer or (ended and ended[0]):
             expected[group] = value
     assert offsets(found) == {group: value for group, value in expected.items() if value is not None}
+
+
+def checked(data: bytes) -> bytes:
+    """A batch with the size and the checksum that are right for its bytes."""
+    whole = bytearray(data)
+    struct.pack_into(">i", whole, 8, len(whole) - 12)
+    struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
+    return bytes(whole)
+
+
+@given(
+    codec=st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]),
+    producer=st.sampled_from([None, 7]),
+    at=st.integers(0, 400),
+    new=st.binary(max_size=6),
+    old=st.integers(0, 6),
+)
+def test_what_is_broken_under_a_right_checksum_is_a_typed_error_and_takes_nothing_twice(
+    codec: int, producer: int | None, at: int, new: bytes, old: int
+) -> None:
+    records = [Record(n, NOON, *commit("a", n, partition=n)) for n in range(5)]
+    who = None if producer is None else Producer(producer, 0, 0, transactional=True)
+    whole = batch(records, codec, producer=who)
+    start = min(61, len(whole)) + at % (len(whole) - 60)
+    broken = checked(whole[:start] + new + whole[start + old :])
+    found = OffsetsFold()
+
+    try:
+        found.take(broken)
+    except OffsetMgrError:
+        assert found.taken == 0
+    else:
+        assert (found.end, found.records) == (5, 5)
+    decode(found.newest)
+
+
+@given(newest=st.dictionaries(st.binary(max_size=40), st.tuples(st.integers(0), st.none() | st.binary(max_size=40))))
+def test_whatever_keys_and_values_are_they_are_decoded_or_counted(
+    newest: dict[bytes, tuple[int, bytes | None]],
+) -> None:
+    found = decode(newest)
+
+    assert len(found.groups) + len(found.errors) + sum(found.other.values()) <= len(newest)
+
+
+@given(key=st.integers(0, 60), value=st.integers(0, 60), byte=st.binary(min_size=1, max_size=1))
+def test_a_byte_of_a_key_or_a_value_changed_is_another_one_or_an_error(key: int, value: int, byte: bytes) -> None:
+    right, content = commit("group", 4)
+    assert content is not None
+    changed = {
+        right[:key] + byte + right[key + 1 :]: (0, content),
+        right: (1, content[:value] + byte + content[value + 1 :]),
+    }
+
+    found = decode(changed)
+
+    assert sum(len(group.offsets) + len(group.errors) for group in found.groups) <= 2
