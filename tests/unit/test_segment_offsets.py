@@ -310,10 +310,11 @@ def test_what_is_broken_under_a_right_checksum_is_a_typed_error_and_takes_nothin
     decode(found.newest)
 
 
-@given(newest=st.dictionaries(st.binary(max_size=40), st.tuples(st.integers(0), st.none() | st.binary(max_size=40))))
-def test_whatever_keys_and_values_are_they_are_decoded_or_counted(
-    newest: dict[bytes, tuple[int, bytes | None]],
-) -> None:
+NEWEST = st.dictionaries(st.binary(max_size=40), st.tuples(st.integers(0), st.none() | st.binary(max_size=40)))
+
+
+@given(newest=NEWEST)
+def test_whatever_keys_and_values_are_they_are_decoded_or_counted(newest: Newest) -> None:
     found = decode(newest)
 
     assert len(found.groups) + len(found.errors) + sum(found.other.values()) <= len(newest)
