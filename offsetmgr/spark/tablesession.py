@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from offsetmgr.errors import SparkError
 from offsetmgr.spark.datasource import StoreSource
 from offsetmgr.spark.logsource import LogSource
+from offsetmgr.spark.segmentsource import SegmentSource
 
 LOCAL: Final = "local[*,4]"
 """Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
@@ -29,9 +30,11 @@ _SETTINGS: Final = {
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes ``format("offsetmgr")`` and ``format("offsetmgr-log")`` known in this session, and gives it back."""
+    """Makes ``format("offsetmgr")``, ``"offsetmgr-log"`` and ``"offsetmgr-segments"`` known in this session; gives it
+    back."""
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(LogSource)
+    spark.dataSource.register(SegmentSource)
     return spark
 
 
