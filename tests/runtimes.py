@@ -22,7 +22,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroFormat
 
 PARTITIONS = 16
-QUICK = ManagerConfig(commit_timeout=5.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
+QUICK = ManagerConfig(commit_timeout=20.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
 LOADING, UNAVAILABLE = CommitResponse(COORDINATOR_LOAD_IN_PROGRESS), CommitResponse(COORDINATOR_NOT_AVAILABLE)
 ELSEWHERE = CommitResponse(NOT_COORDINATOR)
 
@@ -53,7 +53,7 @@ class SlowLog(MemoryLog):
         load = reader.load
 
         def gated(*args: Any, **options: Any) -> Mapping[int, int]:
-            assert self.gate.wait(10)
+            assert self.gate.wait(60)
             return load(*args, **options)
 
         reader.load = gated  # type: ignore[method-assign]
@@ -61,11 +61,11 @@ class SlowLog(MemoryLog):
 
 
 def scenario(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 30))
+    asyncio.run(asyncio.wait_for(work(), 120))
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -37,7 +37,7 @@ def test_a_question_for_members_that_is_never_answered_does_not_stop_the_house()
         return {}
 
     config = replace(
-        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval=0.05, members=members, commit_timeout=0.2
+        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval=0.05, members=members, commit_timeout=1.0
     )
 
     async def work() -> None:

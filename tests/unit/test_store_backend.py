@@ -242,7 +242,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_beside_the_others() -> None
 def test_a_commit_that_takes_too_long_is_told_so_and_one_not_begun_by_then_is_not_made() -> None:
     async def scenario() -> None:
         store = SlowStore()
-        async with running(store, commit_timeout=0.1) as backend:
+        async with running(store, commit_timeout=1.0) as backend:
             begun = asyncio.ensure_future(backend.commit(commit("g", 1)))
             await until(lambda: store.streams, "the first stream")
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
@@ -342,7 +342,7 @@ def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
     async def scenario() -> None:
         store = StuckStore()
         troubled = [f"troubled-{n}" for n in range(20)]
-        async with running(store, commit_timeout=0.3) as backend:
+        async with running(store, commit_timeout=5.0) as backend:
             store.stuck = set(troubled)
             store.go.set()  # for now they fail at once: the backend gets to know them
             for group in troubled:
