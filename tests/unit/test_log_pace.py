@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,10 +50,11 @@ def test_few_transactions_are_refused_whatever_time_the_broker_needs(needed: flo
 
 
 class RestingLog(MemoryLog):
-    """Its writers want a rest after every append, until ``awake``, and tell the sizes of their appends."""
+    """Its writers rest after every append until ``awake`` is set, and tell the sizes of their appends."""
 
     def __init__(self) -> None:
         super().__init__(1)
+        self.awake = threading.Event()
         self.appends: list[int] = []
 
     def writer(self, slot: int) -> Any:
@@ -61,11 +62,15 @@ class RestingLog(MemoryLog):
 
         class Resting:
             claim, close = inner.claim, inner.close
-            rested_at = 0.0
+
+            @property
+            def rested_at(self) -> float:
+                """Asked for before every append, and in the past: the rest is the time until the answer."""
+                assert not log.appends or log.awake.wait(60)
+                return 0.0
 
             def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
                 log.appends.append(sum(map(len, batches.values())))
-                self.rested_at = time.monotonic() + 0.2
                 return inner.append(batches, timeout)
 
         return Resting()
@@ -83,18 +88,20 @@ def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
         try:
             for slot in range(runtime.slots):
                 runtime.take(slot)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while any(s.state != "active" for s in runtime.status()):
                     await asyncio.sleep(0.001)
             await runtime.commit(commit("a"))
             answers = [runtime.commit(commit("b"))]
             await asyncio.sleep(0)  # it is on its way to the slot's thread, which rests
             answers += [runtime.commit(commit(group)) for group in ("c", "d")]
+            await asyncio.sleep(0)
+            log.awake.set()
             await asyncio.gather(*answers)
         finally:
             await runtime.close()
 
-    asyncio.run(asyncio.wait_for(work(), 30))
+    asyncio.run(asyncio.wait_for(work(), 120))
     assert log.appends == [1, 3]
 
 
