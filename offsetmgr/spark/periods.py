@@ -156,6 +156,8 @@ def _run(
             told(Step.CLOSED, period)
             work.do(period, partitions)
             done += 1
+        else:
+            LOG.warning("period %d goes on without topics %s", period.number, ", ".join(sorted(topics)))
         try:
             member.wait(period.number, cancel=stop)
         except RunEnded as ended:

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from offsetmgr.clock import Clock
-from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError, PartialFailure, RewindRefused, TimedOut
+from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError, PartialFailure, RewindRefused, TimedOut, UsageError
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.period.barrier import Verdict
 from offsetmgr.period.coordinator import PeriodCoordinator
@@ -82,6 +82,15 @@ class PeriodRules:
     """Periods whose work the history keeps: as far back reruns can go."""
     patience_s: float = 300.0
     """How long a server may be away before the job gives up."""
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError`."""
+        for name in ("grace_ms", "lateness_ms", "future_ms", "patience_s"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 0")
+        for name in ("sure_after", "history_kept"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 1")
 
 
 @dataclass(frozen=True)
@@ -167,11 +176,12 @@ class PeriodWork:
                 )
             return again.part(period, f"period {again.period.number}")
         before = self._history.latest(name, period.number)
-        if before is not None and before.period.end_ms > period.start_ms:  # the run itself has gone back
+        if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
+            # The run itself has gone back: then and until it is where it was, these times have been worked on.
             again = self._history.covering(name, period, period.number)
             if again is not None:
                 return again.part(period, f"period {again.period.number}")
-            before = None
+            before = before if before.period.end_ms <= period.start_ms else None
         return self._scanned(period, partitions, before)
 
     def _scanned(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:

@@ -312,21 +312,45 @@ def test_a_rerun_beside_the_live_run_reads_the_same_rows_after_new_data_has_come
     assert live.counts("late") == {0: 0, 1: 0, 2: 10}
 
 
+def period_rerun(live: Job, *options: str) -> None:
+    """``offsetmgr period rerun`` of the live run's first two periods."""
+    command = ["period", "rerun", "--zookeeper", live.zookeeper.connect, "--root", live.root, "--execute", "--yes"]
+    command += ["--from", "2023-11-15T00:00:00", "--until", "2023-11-15T02:00:00", *options]
+    assert offsetmgr(command) == 0
+
+
 def rerun(live: Job, name: str, length_ms: int) -> Job:
-    """``offsetmgr period rerun --name`` of the live run's first two periods, and a job for it."""
-    command = ["period", "rerun", "--zookeeper", live.zookeeper.connect, "--root", live.root, "--name", name]
-    command += [
-        "--from",
-        "2023-11-15T00:00:00",
-        "--until",
-        "2023-11-15T02:00:00",
-        "--length",
-        f"PT{length_ms // 60_000}M",
-    ]
-    assert offsetmgr([*command, "--execute"]) == 0
+    """A rerun beside the live run, of its first two periods, and a job for it."""
+    period_rerun(live, "--name", name, "--length", f"PT{length_ms // 60_000}M")
     again = Job(live.spark, live.kraft, live.zookeeper, live.name, live.topics, live.output / name)
     again.root = f"{live.root}/reruns/{name}"
     return again
+
+
+def test_a_live_run_that_goes_back_reads_the_same_rows_and_then_goes_on_where_it_was(
+    spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    # Given a live run that is in its third period, late records of the first two, and an order to do those again
+    topic = make_topic(unique, 2, bootstrap=kraft.bootstrap, config=KEPT)
+    records = mixed(random.Random(SEED), 3, 2, 60)
+    produce(kraft.bootstrap, topic, records)
+    live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
+    assert live.run(2) == 2
+    before, held = live.outputs(), live.offsets()
+    produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR // 5) for n in range(10)])
+    period_rerun(live, "--instead", "--then", "live", "--length", "PT30M")
+    # When it goes on, up to the end of the past
+    steps: list[tuple[int, dict[str, int]]] = []
+    live.run(2, on_step=lambda step, period: step is Step.REPORTED and steps.append((period.number, live.offsets())))
+    # Then the halves have the rows of the first time, and the group stays where it was
+    assert [number for number, _ in steps] == [3, 4, 5, 6]
+    assert {number: offsets == held for number, offsets in steps} == dict.fromkeys(range(3, 7), True)
+    again = live.outputs()
+    assert {n: sorted(again[3 + 2 * n] + again[4 + 2 * n]) for n in range(2)} == before
+    # And then the live run has its own third period, and the records that came late
+    assert live.run(3) == 1
+    assert live.outputs()[7] == expected(topic, records, 2)
+    assert live.counts("late")[7] == 10
 
 
 def test_a_rerun_of_what_is_not_there_any_more_is_refused(
