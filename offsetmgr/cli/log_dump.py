@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -12,13 +13,13 @@ import typer
 from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_values import Decode, Decoder, control_value, line, raw
 from offsetmgr.cli.options import Format, Topics
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_varied
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_varied
 from offsetmgr.cli.scenario import parse_datetime
 from offsetmgr.errors import FileFailure, OffsetMgrError, OverLimit, Unreadable
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
-    from offsetmgr.segments.messages import Message, Wanted
+    from offsetmgr.segments.messages import Wanted
     from offsetmgr.segments.segment import Segment
 
 app = typer.Typer()
@@ -238,52 +239,47 @@ def _named_by(folder: Path) -> TopicPartition | None:
 
 
 def _limited(rows: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[tuple[Any, ...]]:
+    """So many rows; where they do not move on a terminal themselves, how far they are is said."""
     from itertools import islice
 
-    return rows if most is None else islice(rows, most)
+    return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), most)
 
 
 def _message_rows(
     logs: Iterator[Log], wanted: Wanted, decode: Decode, failed: Told, shown: bool
 ) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.segments.messages import messages
-
-    for partition, segments in logs:
-        decoder = Decoder(decode, partition.topic if partition else None)
-        for message in messages(segments, wanted, failed):
-            yield _message_row(message, partition, decoder, shown)
-
-
-def _message_row(message: Message, partition: TopicPartition | None, decoder: Decoder, shown: bool) -> tuple[Any, ...]:
     from offsetmgr.segments.compression import CODEC_NAMES
+    from offsetmgr.segments.messages import messages
     from offsetmgr.segments.transactions import marker_of
 
-    record, _, header, sequence = message
-    marker = marker_of(record) if header.control else None
-    key, value = decoder.json(record) if marker is None else (None, control_value(record, marker))
-    headers: Any = [[name, raw(content)] for name, content in record.headers]
-    if shown:
-        key, value = line(key), line(value)
-        headers = " ".join(f"{name}={line(content)}" for name, content in headers) or None
-    time_type = None if record.timestamp is None else ("append" if record.log_append_time else "create")
-    return (
-        partition.topic if partition else None,
-        partition.partition if partition else None,
-        record.offset,
-        record.timestamp,
-        time_type,
-        key,
-        value,
-        headers,
-        None if marker is None else marker.name,
-        header.transactional,
-        header.producer_id,
-        header.producer_epoch,
-        sequence,
-        header.leader_epoch,
-        header.magic,
-        CODEC_NAMES[header.codec],
-    )
+    for partition, segments in logs:
+        topic, number = partition or (None, None)
+        decoder = Decoder(decode, topic)
+        for record, _, header, sequence in messages(segments, wanted, failed):
+            marker = marker_of(record) if header.control else None
+            key, value = decoder.json(record) if marker is None else (None, control_value(record, marker))
+            headers: Any = [[name, raw(content)] for name, content in record.headers]
+            if shown:
+                key, value = line(key), line(value)
+                headers = " ".join(f"{name}={line(content)}" for name, content in headers) or None
+            yield (
+                topic,
+                number,
+                record.offset,
+                record.timestamp,
+                None if record.timestamp is None else ("append" if record.log_append_time else "create"),
+                key,
+                value,
+                headers,
+                None if marker is None else marker.name,
+                header.transactional,
+                header.producer_id,
+                header.producer_epoch,
+                sequence,
+                header.leader_epoch,
+                header.magic,
+                CODEC_NAMES[header.codec],
+            )
 
 
 def _entry_rows(logs: Iterator[Log], wanted: Wanted, failed: Told) -> Iterator[tuple[Any, ...]]:
