@@ -256,7 +256,11 @@ def _message_rows(
         topic, number = partition or (None, None)
         decoder = Decoder(decode, topic)
         for record, _, header, sequence in messages(segments, wanted, failed):
-            marker = marker_of(record) if header.control else None
+            try:
+                marker = marker_of(record) if header.control else None
+            except OffsetMgrError as error:
+                failed(error)
+                continue
             key, value = decoder.json(record) if marker is None else (None, control_value(record, marker))
             headers: Any = [[name, raw(content)] for name, content in record.headers]
             if shown:

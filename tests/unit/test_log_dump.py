@@ -288,6 +288,16 @@ def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pyt
     )
 
 
+def test_a_control_record_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "orders-0"
+    with Appender(folder) as log:
+        log.append_entries(batch([Record(0, T, b"\0", None)], control=True))
+        log.append([Record(0, T, b"k", b"v")])
+
+    assert [row["offset"] for row in rows(capsys, folder, "--controls", code=1)] == [1]
+    assert [row["offset"] for row in rows(capsys, folder)] == [1]
+
+
 def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = log_dir.parent / "old" / "orders_0"
     old.mkdir(parents=True)
