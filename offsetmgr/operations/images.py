@@ -36,12 +36,16 @@ def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None
 
     def groups() -> Iterator[GroupImages]:
         for group in proposal:
-            changes = [c for c in group.changes if c.writes and c.problem is None]
+            changes = [
+                (tp, before, after)
+                for tp, before, after, _, problem, writes in group.changes
+                if writes and problem is None
+            ]
             if changes and group.problem is None:
                 yield GroupImages(
                     group.group,
-                    {c.partition: c.before for c in changes if isinstance(c.before, Committed)},
-                    {c.partition: None if c.after is None else c.after.offset for c in changes},
+                    {tp: before for tp, before, _ in changes if isinstance(before, Committed)},
+                    {tp: None if after is None else after[0] for tp, _, after in changes},
                 )
 
     if path.exists():

@@ -25,18 +25,26 @@ MORE_THAN_ARE_IN_FLIGHT = 5 * GROUPS_AT_ONCE + 7
 
 
 @pytest.fixture
-def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
-    with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
-        yield store
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+def client(zookeeper: ZooKeeperServer, unique: str) -> Iterator[KazooClient]:
+    """In a chroot of the test's own: its odd groups are nobody else's business."""
     client = KazooClient(zookeeper.connect)
     client.start()
+    client.ensure_path(f"/{unique}/consumers")
+    client.chroot = f"/{unique}"
     yield client
     client.stop()
     client.close()
+
+
+@pytest.fixture
+def place(zookeeper: ZooKeeperServer, client: KazooClient) -> str:
+    return f"{zookeeper.connect}{client.chroot}"
+
+
+@pytest.fixture
+def store(place: str) -> Iterator[ZookeeperStore]:
+    with ZookeeperStore(place, config=ConnectionConfig(timeout_ms=20_000)) as store:
+        yield store
 
 
 def fill(store: ZookeeperStore, groups: dict[str, list[TopicPartition]]) -> None:
@@ -113,9 +121,11 @@ def test_no_group_asks_nothing_of_any_server() -> None:
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_connection_lost_in_a_scan_loses_no_group(zookeeper: ZooKeeperServer, unique: str, delivered: bool) -> None:
+def test_a_connection_lost_in_a_scan_loses_no_group(
+    zookeeper: ZooKeeperServer, client: KazooClient, unique: str, delivered: bool
+) -> None:
     proxy = CuttingProxy(zookeeper.connect)
-    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
+    with ZookeeperStore(f"{proxy.connect}{client.chroot}", config=ConnectionConfig(timeout_ms=20_000)) as store:
         names = [f"{unique}-{n}" for n in range(MORE_THAN_ARE_IN_FLIGHT)]
         fill(store, dict.fromkeys(names, ORDERS[:2]))
         scanned = store.scan(names)
