@@ -8,14 +8,16 @@ It says a line of each thing that the broker has acknowledged, and goes on until
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
 import confluent_kafka as ck
 
@@ -24,11 +26,14 @@ from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.kafka import KafkaStore
 
 PARTITIONS: Final = 4
+DELETED: Final = 10
+"""Groups whose offsets are deleted: a client that is killed holds the lock of one of them until its session is over."""
 SHORT_MS: Final = 1
 """A retention that is over before anybody looks."""
 LONG_MS: Final = 30 * 24 * 60 * 60 * 1000
 
 
+Work: TypeAlias = Callable[[random.Random, Iterator[int]], None]
 LOADING: Final = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 _OFFSET_COMMIT, _OFFSET_FETCH = (8, 2), (9, 5)
@@ -105,10 +110,9 @@ class Load:
     def __init__(self, bootstrap: str, topic: str, seed: int, first: int) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
-        self._first = first
-        works: list[Callable[[random.Random], None]] = [self._plain, self._deletions, self._transactions, self._member]
+        works = (self._plain, self._deletions, self._transactions, self._member)
         self._threads = [
-            threading.Thread(target=self._until_the_end, args=(work, random.Random(seed + n)))
+            threading.Thread(target=self._again_and_again, args=(work, random.Random(seed + n), itertools.count(first)))
             for n, work in enumerate(works)
         ]
 
@@ -118,20 +122,24 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def _until_the_end(self, work: Callable[[random.Random], None], dice: random.Random) -> None:
-        # The broker is killed in the middle of anything: whatever that does to a client ends the client.
-        with contextlib.suppress(OSError, ck.KafkaException, OffsetMgrError):
-            work(dice)
+    @staticmethod
+    def _again_and_again(work: Work, dice: random.Random, offsets: Iterator[int]) -> None:
+        while True:
+            # A broker that has just started may refuse, and one that is killed ends everything that was under way.
+            with contextlib.suppress(OSError, ck.KafkaException, OffsetMgrError):
+                work(dice, offsets)
+            time.sleep(0.2)
 
     def _say(self, kind: str, group: str, offset: int) -> None:
         os.write(1, f"{kind} {group} {offset}\n".encode())
 
-    def _plain(self, dice: random.Random) -> None:
+    def _plain(self, dice: random.Random, offsets: Iterator[int]) -> None:
         host, _, port = self._bootstrap.partition(":")
-        offset = self._first
         with socket.create_connection((host, int(port)), timeout=20) as connection:
-            while True:
-                offset += 1
+            # An answer is waited for as long as the broker lives: whoever gave up and sent the next commit on another
+            # connection would not know which of the two holds.
+            connection.settimeout(None)
+            for offset in offsets:
                 number = dice.randrange(3)
                 stays, expires = f"{self._topic}-stays-{number}", f"{self._topic}-expires-{number}"
                 if commit_with_retention(connection, stays, self._topic, offset, LONG_MS):
@@ -139,27 +147,23 @@ class Load:
                 commit_with_retention(connection, expires, self._topic, offset, SHORT_MS)
                 self._say("expires", expires, offset)
 
-    def _deletions(self, dice: random.Random) -> None:
-        offset = self._first
+    def _deletions(self, dice: random.Random, offsets: Iterator[int]) -> None:
         with KafkaStore(self._bootstrap) as store:
-            while True:
-                offset += 1
-                group = f"{self._topic}-deleted-{dice.randrange(3)}"
+            for offset in offsets:
+                group = f"{self._topic}-deleted-{dice.randrange(DELETED)}"
                 partitions = [TopicPartition(self._topic, n) for n in range(PARTITIONS)]
                 at = OffsetAndMetadata(offset, "x" * dice.randrange(40))
                 store.commit(group, dict.fromkeys(partitions, at), allow_rewind=True)
                 store.delete(group, dice.sample(partitions, dice.randint(1, PARTITIONS)))
                 self._say("deleted", group, offset)
 
-    def _transactions(self, dice: random.Random) -> None:
+    def _transactions(self, dice: random.Random, offsets: Iterator[int]) -> None:
         group = f"{self._topic}-txn-{dice.randrange(3)}"
         consumer = ck.Consumer({"bootstrap.servers": self._bootstrap, "group.id": group, "log_level": 0})
         settings = {"bootstrap.servers": self._bootstrap, "transactional.id": f"{self._topic}-txn", "log_level": 0}
         producer = ck.Producer({**settings, "socket.timeout.ms": 5000, "transaction.timeout.ms": 10_000})
-        offset = self._first
         producer.init_transactions(20)
-        while True:
-            offset += 1
+        for offset in offsets:
             producer.begin_transaction()
             at = [ck.TopicPartition(self._topic, n, offset, f"in {offset}") for n in range(PARTITIONS)]
             producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), 10)
@@ -170,19 +174,19 @@ class Load:
                 producer.commit_transaction(10)
                 self._say("committed", group, offset)
 
-    def _member(self, dice: random.Random) -> None:
+    def _member(self, dice: random.Random, offsets: Iterator[int]) -> None:
         settings = {"bootstrap.servers": self._bootstrap, "group.id": f"{self._topic}-member", "log_level": 0}
         consumer = ck.Consumer({**settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 20})
         consumer.subscribe([self._topic])
         while True:
             if (message := consumer.poll(0.1)) is not None and message.error() is None:
-                self._say("member", f"{self._topic}-member", message.offset())
+                self._say("member", f"{self._topic}-member", message.offset() or 0)
 
 
 def groups_of(topic: str) -> list[str]:
     """All groups of the load."""
-    several = [f"{topic}-{kind}-{n}" for kind in ("stays", "expires", "deleted", "txn") for n in range(3)]
-    return [*several, f"{topic}-member"]
+    counts = {"stays": 3, "expires": 3, "deleted": DELETED, "txn": 3}
+    return [*(f"{topic}-{kind}-{n}" for kind, count in counts.items() for n in range(count)), f"{topic}-member"]
 
 
 if __name__ == "__main__":
