@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from stopwatch import Stopwatch
 
 from offsetmgr.cluster.kafka import Admin, KafkaCluster
 from offsetmgr.config import ConnectionConfig
@@ -73,13 +74,12 @@ def free_port() -> int:
 
 
 def test_a_dead_server_is_unreachable_at_once(closed_port: int) -> None:
-    began = time.monotonic()
-
-    errors = refused(f"127.0.0.1:{closed_port}", timeout_ms=10_000)
+    with Stopwatch() as watch:
+        errors = refused(f"127.0.0.1:{closed_port}", timeout_ms=10_000)
 
     assert {type(e) for e in errors} == {Unreachable}
     assert all("Connection refused" in str(e) and str(closed_port) in str(e) for e in errors)
-    assert time.monotonic() - began < 5
+    assert watch.seconds < 5
 
 
 def test_a_host_that_does_not_exist_is_unreachable() -> None:
@@ -97,12 +97,11 @@ def test_zookeepers_port_is_told_apart_from_a_broker(zookeeper: ZooKeeperServer)
 
 def test_a_listener_that_says_nothing_times_out_within_the_time_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-
-        errors = refused(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1_000)
+        with Stopwatch() as watch:
+            errors = refused(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1_000)
 
         assert {type(e) for e in errors} == {TimedOut}
-        assert time.monotonic() - began < 6
+        assert watch.seconds < 6
 
 
 def test_tls_on_a_plain_listener_is_refused_clearly(kafka: KafkaBroker) -> None:
