@@ -328,8 +328,8 @@ def test_no_more_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
         open_gate = close_gate(listening)
         for number in range(20):
             client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
+        assert wait_until(lambda: [len(one._pipeline) for one in listening.service.connections] == [5])
         (connection,) = listening.service.connections
-        assert wait_until(lambda: len(connection._pipeline) == 5)
         time.sleep(0.1)
         assert len(connection._pipeline) == 5
         open_gate()
