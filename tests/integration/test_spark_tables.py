@@ -110,8 +110,9 @@ def test_the_brokers_segments_have_the_rows_that_the_log_has(
 
     found = of_the_groups(segments)
 
-    assert len(found) == 3 * 3 + 1 + 2, "three commits of three partitions, a deletion, two commits"
-    assert found == of_the_groups(log)
+    commits = [row for row in found if row.kind == "offset"]
+    assert len(commits) == 3 * 3 + 1 + 2, "three commits of three partitions, a deletion, two commits"
+    assert found == of_the_groups(log), "with the groups' own records"
 
 
 def test_the_log_has_every_record_of_the_groups_asked_for(spark: SparkSession, world: World) -> None:
