@@ -13,7 +13,7 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, Connect, Execute, Format, Groups, Topics, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
 from offsetmgr.cli.sides import FromConfig, ToConfig
-from offsetmgr.errors import UnsupportedOperation, UsageError
+from offsetmgr.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,6 +133,8 @@ def audit(
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
         groups_of(compare, config, ())  # one that cannot be listed is refused now, not after the audit
+    if offsets_topic not in cluster.topics([offsets_topic]):  # told now, in a line, and not by Spark
+        raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
         from offsetmgr.clock import SystemClock
         from offsetmgr.spark.audit import run
@@ -182,16 +184,16 @@ def diff(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show where two stores disagree, read and compared by Spark's executors; the exit code is 1 on any difference."""
-    names = require_groups(group, all_groups)
+    from offsetmgr.spark.storerows import groups_of_both
+
+    stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
+    chosen = groups_of_both(stores, require_groups(group, all_groups))
     with _spark(master, conf) as spark:
         from offsetmgr.operations.selection import TopicSelection
         from offsetmgr.spark.audit.compare import differences
         from offsetmgr.spark.copying import table_of
-        from offsetmgr.spark.storerows import groups_of_both
 
         topics, sides, held = TopicSelection.parse(topic or []), [], []
-        stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
-        chosen = groups_of_both(stores, names)
         for uri, config in stores:
             held.append(connect.store(uri, config).capabilities)
             sides.append(table_of(spark, uri, chosen, topics=topics, errors=True, config=config))
@@ -226,15 +228,16 @@ def copy(
     those that were not copied, and the exit code is 1 if there are any. For a migration that can be undone, use
     migrate.
     """
-    names = require_groups(group, all_groups)
+    from offsetmgr.spark.storerows import groups_of
+
+    config = connect.connection(from_config)
+    groups = groups_of(source, config, require_groups(group, all_groups))
     with _spark(master, conf) as spark:
         from offsetmgr.operations.selection import TopicSelection
         from offsetmgr.spark.copying import copy as copied
         from offsetmgr.spark.copying import foreseen, table_of
-        from offsetmgr.spark.storerows import groups_of
 
-        topics, config = TopicSelection.parse(topic or []), connect.connection(from_config)
-        groups = groups_of(source, config, names)
+        topics = TopicSelection.parse(topic or [])
         rows = table_of(spark, source, groups, topics=topics, config=config)
         if not execute:
             config = connect.connection(to_config)
