@@ -221,8 +221,12 @@ def rerun(
         None if until is None else parse_datetime(until, "--until"),
         reruns.following(live.seen.open_) if then == "live" else None,
     )
-    schedule = reruns.check(parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_)
     target = root if name is None else reruns.rerun_root(root, name)
+    if name is None:
+        reruns.require_no_rerun(root, live.seen.open_)
+    else:
+        reruns.require_new(Room(session, target))
+    schedule = reruns.check(parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_)
     end = "the present" if plan.until_ms is None else _time(plan.until_ms)
     what = f"rerun from {_time(schedule.first_ms)} to {end} in periods of {_duration(schedule.length_ms)}"
     note(f"{what}, in {target}; then {'the live periods' if plan.then else 'it closes'}")

@@ -64,6 +64,18 @@ def _of(view: View) -> tuple[OpenNode, PartitionsNode]:
     return view.seen.open_, view.seen.partitions
 
 
+def require_new(room: Room) -> None:
+    """Raises `Conflict` where a rerun has begun here before."""
+    if room.read().seen.open_ is not None:
+        raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
+
+
+def require_no_rerun(root: str, live: OpenNode) -> None:
+    """Raises `Conflict` where the run itself is in a rerun."""
+    if live.rerun is not None:
+        raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or rerun beside it")
+
+
 def begin_beside(room: Room, live: View, schedule: Schedule, rerun: Rerun, now_ms: int) -> None:
     """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` where it has begun before."""
     _, partitions = _of(live)
@@ -76,8 +88,7 @@ def begin_beside(room: Room, live: View, schedule: Schedule, rerun: Rerun, now_m
 def begin_instead(room: Room, live: View, schedule: Schedule, rerun: Rerun, why: str, now_ms: int) -> Turn:
     """Gives the open period up and opens the rerun's first. Raises `Conflict` where the live run has just turned."""
     open_, partitions = _of(live)
-    if open_.rerun is not None:
-        raise Conflict(f"run {room.root}", "is in a rerun already", "wait for its end, or rerun beside it")
+    require_no_rerun(room.root, open_)
     number = open_.number + 1
     again = OpenNode(replace(schedule, base=number), number, BY, open_.epoch, now_ms, rerun=rerun)
     given_up = ClosedPeriod(
