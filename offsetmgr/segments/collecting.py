@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.errors import FileFailure, OffsetMgrError, OverLimit, UnknownVersion, Unreadable
 from offsetmgr.model import TopicPartition
@@ -24,6 +24,8 @@ from offsetmgr.segments.transactionstate import Decision, decisions
 
 Tick = Callable[[int], None]
 """Told how many further bytes have been read."""
+
+_HINT: Final = "offsetmgr log verify tells more; log recover --to DIR writes a copy that ends before the damage"
 
 
 class Cut(NamedTuple):
@@ -149,7 +151,7 @@ def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick:
             if cut is None:
                 where = f"file {segment.log}, position {position}"
                 why = f"{error.what}: {error.why}"
-                hint = "offsetmgr log verify tells more" if not newest else ""
+                hint = "" if newest else _HINT
                 raise type(error)(where, why, hint) from error
             return cut
         left = walk.left or 0
@@ -165,7 +167,7 @@ def _left(segment: Segment, walk: Walk, left: int, *, newest: bool) -> Cut | Non
         raise Unreadable(
             f"file {segment.log}, position {walk.position}",
             f"{why}, and it is not the newest",
-            "offsetmgr log verify tells more",
+            _HINT,
         )
     return Cut(segment.log, walk.position, left, why)
 
