@@ -41,7 +41,7 @@ def history_rows(
             done = work.published
             state = "published" if done else "under way" if work.attempts else "fixed"
             for partition, offsets in sorted(work.ranges.items()):
-                who = work.attempts[done.attempt if done else -1].member if work.attempts else None
+                who = work.attempts[-1].member if work.attempts else None
                 yield (
                     *begin,
                     partition.topic,
@@ -51,7 +51,7 @@ def history_rows(
                     work.job,
                     offsets.first,
                     offsets.end,
-                    len(work.attempts),
+                    work.begun,
                     done.output if done else None,
                     None,
                 )

@@ -36,7 +36,7 @@ class Ticket:
 
     @property
     def attempt(self) -> int:
-        return len(self.work.attempts) - 1
+        return self.work.begun - 1
 
 
 class History:
@@ -52,7 +52,8 @@ class History:
     ) -> tuple[Work, bool]:
         """Fixes the ranges of a period for a job, unless they are: what is fixed, and whether by this call.
 
-        Raises `Conflict` where they are fixed for a period of other times: the run is another one.
+        Raises `Conflict` where they are fixed for a period of other times: the run is another one; `TimedOut` where
+        ZooKeeper did not answer, and asking again is safe.
         """
         return self.fix_work(Work(job, period, dict(ranges), now_ms))
 
@@ -64,7 +65,7 @@ class History:
             return work, True
         found = self.read(job, period.number)
         if found is None:  # the answer was lost, and the write with it
-            raise TimedOut(f"period {period.number} of job {job}", "was not fixed", "asking again is safe")
+            raise TimedOut(f"period {period.number} of job {job}", "its ranges were not fixed", "asking again is safe")
         if found.period != period:
             why = f"has its ranges fixed for {found.period.start_ms} to {found.period.end_ms}"
             raise Conflict(f"period {period.number} of job {job}", why, "use another root for another schedule")
@@ -83,9 +84,11 @@ class History:
             raise Conflict(f"period {number} of job {job}", f"is published, by attempt {work.published.attempt}")
         if any(earlier.member == member and earlier.epoch > epoch for earlier in work.attempts):
             raise TakenOver(f"period {number} of job {job}", f"a later process of {member} is at work on it")
-        begun = replace(work, attempts=(*work.attempts, Attempt(member, epoch, now_ms)))
+        begun = work.begin(Attempt(member, epoch, now_ms))
         if not self._written(SetData(self._path(job, number), encode_work(begun), version)):
-            raise Conflict(f"period {number} of job {job}", "somebody else began at the same moment", "begin again")
+            found, version_now = self._there(job, number)
+            if found != begun or version_now != version + 1:  # else the answer was lost, and not the write
+                raise Conflict(f"period {number} of job {job}", "somebody else began at the same moment", "begin again")
         return Ticket(begun, version + 1)
 
     def publish(self, ticket: Ticket, output: str, counts: Mapping[str, int], now_ms: int) -> Work:

@@ -14,6 +14,7 @@ from offsetmgr.model import TopicPartition
 from offsetmgr.period.nodeform import NodeForm, OffsetRange, node_bytes, ranges_of, rows_of
 from offsetmgr.period.schedule import Period
 
+ATTEMPTS_KEPT: Final = 100
 TAKEN: Final = "records"
 LATE: Final = "late"
 SET_ASIDE: Final = "set_aside"
@@ -64,14 +65,27 @@ class Work:
     ranges: Mapping[TopicPartition, OffsetRange]
     fixed_ms: int
     attempts: tuple[Attempt, ...] = ()
+    """The newest of them, the oldest first."""
     published: Published | None = None
     scans: Mapping[TopicPartition, Scan] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     """What the scans counted, by kind; a kind that is not there is not known."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """What Kafka called each topic (KIP-516): a topic that was made anew has another id, and other records."""
+    forgotten: int = 0
+    """Attempts before those in ``attempts``: of a job that fails again and again the node must not grow for ever."""
     same_as: str = ""
     """The work whose ranges were taken instead of looking anew, in words; empty where they were found for this one."""
+
+    @property
+    def begun(self) -> int:
+        """How many attempts there were."""
+        return self.forgotten + len(self.attempts)
+
+    def begin(self, attempt: Attempt) -> Work:
+        """With one attempt more."""
+        kept = self.attempts[-(ATTEMPTS_KEPT - 1) :]
+        return replace(self, attempts=(*kept, attempt), forgotten=self.begun - len(kept))
 
     def late_ranges(self) -> dict[TopicPartition, OffsetRange]:
         """Where the records that came late lie: those dated before the period. Empty where none did."""
@@ -102,7 +116,9 @@ class Work:
             counts[LATE] = 0
         if SET_ASIDE in counts and not last:
             counts[SET_ASIDE] = 0
-        return replace(self, period=period, attempts=(), published=None, scans=scans, counts=counts, same_as=said)
+        return replace(
+            self, period=period, attempts=(), forgotten=0, published=None, scans=scans, counts=counts, same_as=said
+        )
 
 
 def encode_work(work: Work) -> bytes:
@@ -119,6 +135,7 @@ def encode_work(work: Work) -> bytes:
             "counts": dict(work.counts),
             "topic_ids": dict(work.topic_ids),
             "same_as": work.same_as,
+            "forgotten": work.forgotten,
             "attempts": [{"member": a.member, "epoch": a.epoch, "started_ms": a.started_ms} for a in work.attempts],
             "published": []
             if published is None
@@ -157,5 +174,6 @@ def decode_work(path: str, data: bytes) -> Work:
         {tp: Scan(*row) for tp, row in node.offsets("scans", ("START", "LATE", "END", "RESUME")).items()},
         node.numbers("counts") if node.has("counts") else {},
         node.texts("topic_ids") if node.has("topic_ids") else {},
+        node.optional_number("forgotten") or 0,
         node.text("same_as") if node.has("same_as") else "",
     )

@@ -215,7 +215,7 @@ def test_late_records_go_where_the_job_says_and_a_new_partition_joins_at_the_nex
     following.rules = replace(following.rules, late=Late.NEXT)
     # Given a first period that both have finished, and then records of it that come late
     produce(kraft.bootstrap, topic, [(0, FIRST + 1), (0, AHEAD), (0, FIRST + HOUR + 1)])
-    assert (side.run(1), following.run(1)) == (1, 1)
+    assert (side.run(1), following.run(1, options={"includeHeaders": "true"})) == (1, 1)
     produce(kraft.bootstrap, topic, [(0, FIRST + 2), (0, FIRST + HOUR + 2), (0, FIRST + 3)])
     # And a partition that is added while the second one is open, with records of all three
     grow(kraft.bootstrap, topic, 2)
@@ -363,11 +363,7 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
     admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
     # A topic that was compacted meanwhile
     for policy in ("compact", "delete"):
-        setting = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        setting.add_incremental_config(
-            ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-        )
-        admin.incremental_alter_configs([setting])[setting].result(30)
+        set_policy(admin, topic, policy)
         if policy == "compact":
             with pytest.raises(UnsupportedOperation, match=f"topic {topic} is compacted"):
                 rerun(live, "compacted", HOUR).run(2, rerun_of=live.root)
@@ -386,6 +382,18 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
     produce(kraft.bootstrap, made, [(0, FIRST + n) for n in range(20)])
     with pytest.raises(OffsetOutOfRange, match="is not the one that period 1 was read from"):
         live.run(3)
+
+
+def set_policy(admin: AdminClient, topic: str, policy: str) -> None:
+    """Returns when the broker has heard of it from the controller."""
+    setting = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    setting.add_incremental_config(ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([setting])[setting].result(30)
+    deadline = time.monotonic() + 30
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    while admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value != policy:
+        assert time.monotonic() < deadline, f"{topic} keeps its policy"
+        time.sleep(0.02)
 
 
 def make_topic_again(make_topic: MakeTopic, kraft: KraftBroker, topic: str) -> str:

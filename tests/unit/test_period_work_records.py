@@ -45,7 +45,7 @@ def test_golden_bytes() -> None:
     assert encode_work(WORK) == (
         b'{"version":1,"job":"job","period":3,"start_ms":100,"end_ms":200,"ranges":{"a":{"0":[5,9]}},"fixed_ms":1,'
         b'"scans":{"a":{"0":[5,7,12,10]}},"counts":{"records":4,"late":2,"set_aside":1},"topic_ids":{"a":"x"},'
-        b'"same_as":"","attempts":[{"member":"m","epoch":4,"started_ms":2}],'
+        b'"same_as":"","forgotten":0,"attempts":[{"member":"m","epoch":4,"started_ms":2}],'
         b'"published":[{"attempt":0,"output":"out","published_ms":3,"counts":{"records":4}}]}'
     )
 
@@ -61,7 +61,7 @@ def test_what_is_written_is_read_again(four: list[int], same_as: str, published:
 
 def test_work_of_jobs_that_tell_no_scans_is_read() -> None:
     fields = json.loads(encode_work(WORK))
-    for name in ("scans", "counts", "topic_ids", "same_as"):
+    for name in ("scans", "counts", "topic_ids", "forgotten", "same_as"):
         del fields[name]
     found = decode_work("/w", json.dumps(fields).encode())
     assert found == replace(WORK, scans={}, counts={}, topic_ids={})
@@ -83,6 +83,15 @@ def test_broken_work_is_an_error_that_names_the_node(name: str, value: object, e
     fields = {**json.loads(encode_work(WORK)), name: value}
     with pytest.raises(error, match="/w"):
         decode_work("/w", json.dumps(fields).encode())
+
+
+def test_of_a_job_that_fails_again_and_again_the_newest_attempts_are_kept_and_all_are_counted() -> None:
+    work = replace(WORK, attempts=(), published=None)
+    for number in range(250):
+        work = work.begin(Attempt("m", number, 0))
+        assert work.begun == number + 1
+    assert [attempt.epoch for attempt in work.attempts] == list(range(150, 250))
+    assert decode_work("/w", encode_work(work)) == work
 
 
 def test_the_whole_once_more_has_all_that_the_first_time_had() -> None:
