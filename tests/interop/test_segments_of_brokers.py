@@ -6,6 +6,7 @@ Message formats 0 and 1 come from broker 3.9.1 under an inter-broker version bef
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -19,8 +20,9 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from offsetmgr.cli.app import run
 from offsetmgr.errors import OffsetMgrError
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, java_tool
 from offsetmgr.segments.appending import Appender, Rolling
 from offsetmgr.segments.batches import Record
 from offsetmgr.segments.entries import Entry
@@ -30,9 +32,8 @@ from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
 from offsetmgr.segments.transactions import Transactions, marker_of
 from offsetmgr.segments.writing import Producer, end_of_transaction
 
-pytestmark = pytest.mark.servers
-
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]
 SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
 COUNT: Final = 4_000 if SOAK else 400
 """Messages a partition."""
@@ -44,7 +45,7 @@ TRANSACTIONS: Final = len(CODECS)
 FORMATS: Final = {"0.9.0": 0, "0.10.2": 1, "2.8": 2}
 """``message.format.version`` -> the version of messages that brokers then write."""
 TIME: Final = 1_700_000_000_000
-SMALL_SEGMENTS: Final = {"segment.bytes": "40000", "retention.ms": "-1"}
+SEGMENT_BYTES: Final = "40000"
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
@@ -198,12 +199,15 @@ def shown(record: Record) -> Shown:
     return (record.offset, record.timestamp, record.log_append_time, record.key, record.value, record.headers)
 
 
-def logs_of(folder: Path) -> list[tuple[str, int, int, int]]:
-    """What changes when a broker appends to a log or compacts it."""
+def logs_of(folder: Path) -> list[tuple[str, int, int, int]] | None:
+    """What changes when a broker appends to a log or compacts it; None where it does so at this moment."""
     found = []
     for file in sorted(folder.iterdir()):
         if LOG in file.suffixes:
-            stat = file.stat()
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                return None
             found.append((file.name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return found
 
@@ -223,7 +227,7 @@ def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> 
                 shutil.copytree(data / name, target / name)
             except (shutil.Error, FileNotFoundError):
                 continue
-            if logs_of(data / name) == before[name]:
+            if before[name] is not None and logs_of(data / name) == before[name]:
                 done[name] = Written(target / name, magics[name], uncommitted[name], committed[name])
     return [done[name] for name in magics]
 
@@ -237,7 +241,9 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics(
         [
-            NewTopic(topic, num_partitions=TRANSACTIONS + 1, replication_factor=1, config={**SMALL_SEGMENTS, **config})
+            NewTopic(
+                topic, num_partitions=TRANSACTIONS + 1, replication_factor=1, config={"retention.ms": "-1", **config}
+            )
             for topic, (_, config) in topics.items()
         ],
         operation_timeout=30,
@@ -267,12 +273,14 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
     return written
 
 
-def topics_of(formats: dict[str, int], with_format: bool) -> dict[str, tuple[int, dict[str, str]]]:
+def topics_of(formats: dict[str, int], by_topic: bool) -> dict[str, tuple[int, dict[str, str]]]:
     """One kept and one compacted topic of each format; of format 1 the kept one and of format 2 the compacted one have
     the broker's times."""
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for version, magic in formats.items():
-        config = {"message.format.version": version} if with_format else {}
+        config = {"message.format.version": version} if by_topic else {}
+        # Under this name a broker of 4.1 takes less than 1 MiB.
+        config["internal.segment.bytes" if version == "4.1" else "segment.bytes"] = SEGMENT_BYTES
         kept, compacted = (dict(config), {**config, **COMPACTED})
         if magic:
             (kept if magic == 1 else compacted)["message.timestamp.type"] = "LogAppendTime"
@@ -284,14 +292,40 @@ def topics_of(formats: dict[str, int], with_format: bool) -> dict[str, tuple[int
 FAST_CLEANER: Final = {"log.cleaner.backoff.ms": 100, "log.cleaner.threads": 2}
 
 
-@pytest.fixture(scope="module")
-def old(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Written]]:
-    """One broker, 3.9.1 under inter-broker version 2.8, that writes all three formats, each in topics of its own."""
-    config = {"inter.broker.protocol.version": "2.8", **FAST_CLEANER}
-    folder = tmp_path_factory.mktemp("old-formats")
-    with KafkaBroker(folder, zookeeper=f"{zookeeper.connect}/old-formats", config=config) as broker:
-        copies = tmp_path_factory.mktemp("old-copies")
-        yield write_all(broker.bootstrap, folder / "data", copies, topics_of(FORMATS, with_format=True))
+WORLDS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
+"""One broker, 3.9.1 under inter-broker version 2.8, that writes all three formats, each in topics of its own; the same
+broker throughout as one of that version; broker 4.1.1."""
+
+
+class World(NamedTuple):
+    """What one broker has written, and the jars that have its tools."""
+
+    name: str
+    jars: str
+    written: list[Written]
+    bootstrap: str
+    data: Path
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def world(
+    request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    name: str = request.param
+    folder, copies = tmp_path_factory.mktemp("broker"), tmp_path_factory.mktemp("copies")
+    broker: KafkaBroker | KraftBroker
+    if name == "4.1":
+        topics = topics_of({"4.1": 2}, by_topic=False)
+        broker = KraftBroker(folder, config=FAST_CLEANER)
+    else:
+        version = "2.8" if name == "by topic" else name
+        topics = topics_of(FORMATS if name == "by topic" else {name: FORMATS[name]}, by_topic=name == "by topic")
+        versions = {"inter.broker.protocol.version": version, "log.message.format.version": version}
+        chroot = f"{zookeeper.connect}/segments-{version}"
+        broker = KafkaBroker(folder, zookeeper=chroot, config={**versions, **FAST_CLEANER})
+    with broker:
+        written = write_all(broker.bootstrap, folder / "data", copies, topics)
+        yield World(name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, folder / "data")
 
 
 def told(error: OffsetMgrError) -> None:
@@ -305,16 +339,17 @@ def read(written: Written, **wanted: Any) -> list[Message]:
 # --- what is shown --------------------------------------------------------------------------------
 
 
-def test_every_message_is_what_a_consumer_reads(old: list[Written]) -> None:
-    for written in old:
+def test_every_message_is_what_a_consumer_reads(world: World) -> None:
+    for written in world.written:
         found = read(written)
         assert [shown(message.record) for message in found] == written.uncommitted, written.folder.name
         assert {message.header.magic for message in found} == {written.magic}, written.folder.name
-    assert len(old) == 2 * (4 + 4 + 6)
+    formats = [FORMATS[world.name]] if world.name in FORMATS else ([2] if world.name == "4.1" else [0, 1, 2])
+    assert len(world.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
 
 
-def test_every_codec_was_written_and_compaction_has_left_gaps(old: list[Written]) -> None:
-    for written in old:
+def test_every_codec_was_written_and_compaction_has_left_gaps(world: World) -> None:
+    for written in world.written:
         topic, _, number = written.folder.name.rpartition("-")
         found = read(written)
         if int(number) < TRANSACTIONS:
@@ -324,16 +359,16 @@ def test_every_codec_was_written_and_compaction_has_left_gaps(old: list[Written]
         assert len(written.segments) > 1, written.folder.name
 
 
-def test_readers_of_committed_messages_see_neither_aborted_ones_nor_what_is_not_stable(old: list[Written]) -> None:
-    for written in old:
+def test_readers_of_committed_messages_see_neither_aborted_ones_nor_what_is_not_stable(world: World) -> None:
+    for written in world.written:
         found = [shown(message.record) for message in read(written, committed=True)]
         assert found == written.committed, written.folder.name
         if written.folder.name.endswith(f"-{TRANSACTIONS}"):
             assert 0 < len(found) < len(written.uncommitted)
 
 
-def test_aborted_transactions_are_those_of_the_brokers_index(old: list[Written]) -> None:
-    for written in old:
+def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> None:
+    for written in world.written:
         if not written.folder.name.endswith(f"delete-{TRANSACTIONS}"):
             continue
         walked = Transactions()
@@ -346,9 +381,9 @@ def test_aborted_transactions_are_those_of_the_brokers_index(old: list[Written])
         assert walked.last_stable_offset == next(iter(walked.open.values()))
 
 
-def test_reading_begins_at_any_offset(old: list[Written]) -> None:
+def test_reading_begins_at_any_offset(world: World) -> None:
     chance = random.Random(SEED)
-    for written in old:
+    for written in world.written:
         last = written.uncommitted[-1][0]
         for first in [0, last, last + 1, *(chance.randrange(last) for _ in range(4))]:
             found = [shown(message.record) for message in read(written, first=first, end=first + 50)]
@@ -428,17 +463,33 @@ def printed_by_kafka(jar_set: str, files: list[Path]) -> dict[Path, list[str]]:
     return found
 
 
-def test_every_field_is_what_kafka_prints(old: list[Written]) -> None:
-    segments = [segment for written in old for segment in written.segments]
+def test_every_field_is_what_kafka_prints(world: World) -> None:
+    segments = [segment for written in world.written for segment in written.segments]
 
-    printed = printed_by_kafka("kafka-3.9", [segment.log for segment in segments])
+    printed = printed_by_kafka(world.jars, [segment.log for segment in segments])
 
     assert len(printed) == len(segments)
     for segment in segments:
         assert list(map(str.rstrip, lines_of(segment))) == printed[segment.log], segment.log
-    text = [line for lines in printed.values() for line in lines]
-    for seen in ("magic: 0", "magic: 1", "magic: 2", "endTxnMarker: ABORT", "OptionalLong[", "LogAppendTime: 1"):
-        assert any(seen in line for line in text), seen
+    if world.name == "by topic":
+        text = [line for lines in printed.values() for line in lines]
+        for seen in ("magic: 0", "magic: 1", "magic: 2", "endTxnMarker: ABORT", "OptionalLong[", "LogAppendTime: 1"):
+            assert any(seen in line for line in text), seen
+
+
+def test_a_running_brokers_offsets_are_dumped_as_what_they_say(
+    world: World, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = world.written[0].folder.name.rpartition("-")[0]
+    consumer = ck.Consumer({"bootstrap.servers": world.bootstrap, "group.id": unique})
+    consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42)], asynchronous=False)
+    consumer.close()
+
+    assert run(["log", "dump", str(world.data), "--topic", "__consumer_offsets", "--format", "json"]) == 0
+
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["key"].get("group") == unique]
+    assert [row["key"] for row in rows] == [{"type": "offset", "group": unique, "topic": topic, "partition": 1}]
+    assert rows[0]["value"]["offset"] == 42
 
 
 # --- what we write --------------------------------------------------------------------------------
@@ -486,3 +537,27 @@ def ours(chance: random.Random, magic: int, turn: int) -> Record:
     value = None if tombstone else chance.randbytes(chance.choice((1, 20, 300))).hex().encode()
     headers = (("h", b"1"), ("none", None)) if magic == 2 and chance.random() < 0.2 else ()
     return Record(0, None if magic == 0 else TIME + turn * 100 + chance.randrange(50), key, value, headers)
+
+
+@pytest.mark.soak
+def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
+    """A topic's folder is written anew while its broker is down: the broker starts on it without a complaint, and its
+    consumers read what we wrote."""
+    chance = random.Random(SEED)
+    with KraftBroker(tmp_path / "kraft") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("given", 1, 1, config={"retention.ms": "-1"})])["given"].result(60)
+        broker.stop()
+        folder = broker.folder / "data" / "given-0"
+        for file in folder.iterdir():
+            if file.suffix in (".log", ".index", ".timeindex", ".snapshot"):
+                file.unlink()
+        with Appender(folder, Rolling(segment_bytes=40_000)) as log:
+            for turn in range(300):
+                codec = chance.randrange(5)
+                log.append([ours(chance, 2, turn) for _ in range(chance.randint(1, 8))], codec, leader_epoch=0)
+        kept = [shown(m.record) for m in messages(segments_in(folder), Wanted(), told)]
+        broker.start()
+
+        assert consumed(broker.bootstrap, ["given-0"], "read_uncommitted") == {"given-0": kept}
+        assert len(kept) > 1000
