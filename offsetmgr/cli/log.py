@@ -10,9 +10,9 @@ from typing import Final
 
 import typer
 
-from offsetmgr.cli import log_dump, log_offsets, log_recovery
+from offsetmgr.cli import log_dump, log_offsets, log_recovery, log_verify
 
-PARTS: Final = (log_dump.app, log_recovery.app, log_offsets.app)
+PARTS: Final = (log_dump.app, log_verify.app, log_recovery.app, log_offsets.app)
 
 app = typer.Typer(
     no_args_is_help=True,

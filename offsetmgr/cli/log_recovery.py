@@ -1,4 +1,4 @@
-"""``offsetmgr log verify`` and ``log recover``: what of Kafka's logs is sound, and cutting them there."""
+"""``offsetmgr log recover``: cutting Kafka's logs where they are no longer sound, in a copy or in place."""
 
 from __future__ import annotations
 
@@ -10,75 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
 from offsetmgr.cli.options import Execute, Format, Yes
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_rows
 from offsetmgr.errors import Conflict, FileFailure, OffsetMgrError, UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.segments.repair import Cut, Seen
-    from offsetmgr.segments.segment import Segment
+    from offsetmgr.segments.cuts import Cut, Seen
 
 app = typer.Typer()
 
-Paths = Annotated[
-    list[Path],
-    typer.Argument(metavar="PATH...", help="Log files, folders of partitions, brokers' log directories."),
-]
-
-_MIB: Final = 1024 * 1024
-_SEGMENT: Final = (
-    Column("path", detail=True),
-    Column("partition"),
-    Column("base_offset", right=True),
-    Column("size", right=True),
-    Column("entries", right=True),
-    Column("next_offset", right=True),
-    Column("state"),
-    Column("sound", right=True),
+_RECOVER: Final = (
+    *SEGMENT,
+    Column("cut", right=True),
+    Column("removed", right=True, optional=True),
+    Column("action"),
+    Column("copy", optional=True),
 )
-_VERIFY: Final = (
-    *_SEGMENT,
-    Column("broker"),
-    Column("doubts", right=True, detail=True),
-    Column("why", optional=True),
-)
-_RECOVER: Final = (*_SEGMENT, Column("cut", right=True), Column("action"), Column("copy", optional=True))
-
-
-@app.command("verify")
-def verify(
-    paths: Paths,
-    only_damaged: Annotated[bool, typer.Option("--only-damaged", help="Leave out segments that are sound.")] = False,
-    output: Format = OutputFormat.TABLE,
-) -> None:
-    """Find out whether every entry of every segment is whole and has the right checksum, and its offset can be right.
-
-    SOUND is the bytes before the first damage, NEXT-OFFSET the log's end there, BROKER what Kafka's own recovery would
-    do with the segment. Nothing is written. Exit code 0: all is sound; 1: something is not.
-    """
-    errors: list[OffsetMgrError] = []
-    segments = list(_segments(paths, errors))
-    _tell_of_brokers(paths)
-    bad = 0
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        nonlocal bad
-        for seen in _looked_at(segments, errors):
-            found = seen.found
-            if _state(seen) != "sound":
-                bad += 1
-            elif only_damaged:
-                continue
-            why = "; ".join(
-                ([f"position {found.sound}: {found.why}"] if found.damage else [])
-                + [f"position {doubt.position}: {doubt.why}" for doubt in found.doubts[:1]]
-            )
-            yield (*_columns(seen), found.outcome.value, found.doubt_count, why or None)
-
-    write_rows(_VERIFY, rows(), output)
-    note(f"{count_of(len(segments), 'segment')}, {bad} not sound" + (f", {len(errors)} not read" if errors else ""))
-    if told(errors) or bad:
-        raise typer.Exit(FAILED)
 
 
 @app.command("recover")
@@ -109,8 +57,9 @@ def recover(
 ) -> None:
     """Cut logs behind their last sound entry, as a broker does after a crash: in a copy, or in place.
 
-    Of a partition's folder the newest segment is looked at, of a log directory that of every partition; a file is taken
-    by itself. Logs of a running broker are never written to: it is said how that is known.
+    Of a partition's folder the segments are looked at that a broker would recover, from its recovery point to the
+    newest; where one is cut, those behind it are REMOVED. A file is taken by itself. Logs of a running broker are never
+    written to: it is said how that is known.
     """
     if in_place == (to is not None):
         both = "both --to and --in-place are given" if in_place else "neither --to nor --in-place is given"
@@ -124,8 +73,8 @@ def recover(
     cuts = [recovery.plan(source, seen) for source, seen in recovery.examined(paths)]
     possible = [one for one in cuts if one.cut is not None]
     if execute and possible:
-        needed = [one for one in possible if to is not None or (one.cut is not None and one.cut.size)]
-        size = sum(one.cut.size for one in needed if one.cut is not None)
+        needed = [one for one in possible if to is not None or one.size]
+        size = sum(one.size for one in needed)
         if in_place and needed:
             confirm(f"log recover: cut {size:,} bytes from {count_of(len(needed), 'log')} in place?", yes=yes)
         for one in progress(needed, "logs", len(needed)):
@@ -144,15 +93,17 @@ class _Planned:
         self.source = source
         self.seen = seen
         self.cut = cut
+        self.size = 0 if cut is None else cut.size
         self.action = action
         self.copy = copy
 
     def row(self) -> tuple[Any, ...]:
-        columns = list(_columns(self.seen))
+        cells = list(columns(self.seen))
         if self.cut is not None:
-            columns[5] = self.cut.next_offset
-        size = None if self.cut is None else self.cut.size
-        return (*columns, size, self.action, None if self.copy is None else str(self.copy))
+            cells[5] = self.cut.next_offset
+        size = None if self.cut is None else self.size
+        behind = None if self.cut is None else len(self.seen.behind)
+        return (*cells, size, behind or None, self.action, None if self.copy is None else str(self.copy))
 
 
 class _Recovery:
@@ -165,23 +116,35 @@ class _Recovery:
         self._errors = errors
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, Seen]]:
-        """Each log file and each partition's folder, with the segment that is to be cut."""
-        sources: dict[Path, Path] = {}
-        segments = []
+        """Each log file and each partition's folder, with the segment in which it ends."""
+        from offsetmgr.segments.cuts import looking_through, unflushed
+
+        logs = []
         older = 0
         for path in paths:
-            for source, those in _sources(path, self._errors):
-                segments.append(those[-1])
-                sources[those[-1].log] = source
-                older += len(those) - 1
-        seen = [(sources[one.segment.log], one) for one in _looked_at(segments, self._errors)]
+            for source, segments in sources(path, self._errors):
+                looked_at = unflushed(source, segments) if source.is_dir() else segments
+                logs.append((source, looked_at))
+                older += len(segments) - len(looked_at)
+
+        def steps() -> Iterator[tuple[Path, Seen] | None]:
+            for source, segments in logs:
+                try:
+                    for seen in looking_through(segments, strict=self._strict):
+                        yield None if seen is None else (source, seen)
+                except OffsetMgrError as error:
+                    self._errors.append(error)
+
+        found = progress(steps(), "MiB", mib_in(segment for _, segments in logs for segment in segments))
+        ends = [one for one in found if one is not None]
         if older:
-            note(f"{count_of(older, 'older segment')} not looked at; log verify does")
-        return seen
+            note(f"{count_of(older, 'segment')} before the recovery points not looked at; log verify does")
+        return ends
 
     def plan(self, source: Path, seen: Seen) -> _Planned:
         """Where to cut it. What cannot be done is among the errors."""
-        from offsetmgr.segments.repair import cut_of, kept_copy
+        from offsetmgr.segments.cuts import cut_of
+        from offsetmgr.segments.repair import kept_copy
         from offsetmgr.segments.standing import Use, standing
 
         try:
@@ -230,85 +193,3 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileFailure(f"folder {folder}", error.strerror or str(error)) from error
-
-
-def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[Segment]:
-    for path in paths:
-        for _, segments in _sources(path, errors):
-            yield from segments
-
-
-def _sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
-    """The log files and partitions' folders that a path means, each with its segments; what cannot be read is among the
-    errors. Raises `UsageError` for a path that holds no log."""
-    from offsetmgr.segments.partition import partitions_in, segments_in
-    from offsetmgr.segments.segment import Segment
-
-    if not path.exists():
-        raise UsageError(f"path {path}", "does not exist")
-    if not path.is_dir():
-        yield path, (Segment.of(path),)
-        return
-    if own := segments_in(path):
-        yield path, own
-        return
-    folders = list(partitions_in(path))
-    if not folders:
-        raise UsageError(f"folder {path}", "holds no log: neither segments nor folders of partitions")
-    for folder in folders:
-        try:
-            if segments := segments_in(folder):
-                yield folder, segments
-        except OffsetMgrError as error:
-            errors.append(error)
-
-
-def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[Seen]:
-    """Each examined, with progress in MiB; those that cannot be read are among the errors."""
-    from offsetmgr.segments.repair import looking
-
-    def steps() -> Iterator[Seen | None]:
-        for segment in segments:
-            try:
-                yield from looking(segment)
-            except OffsetMgrError as error:
-                errors.append(error)
-
-    total = sum(_size(segment) for segment in segments) // _MIB + len(segments)
-    return (seen for seen in progress(steps(), "MiB", total) if seen is not None)
-
-
-def _size(segment: Segment) -> int:
-    try:
-        return segment.size
-    except FileFailure:
-        return 0  # it will be told when it is looked at
-
-
-def _tell_of_brokers(paths: Iterable[Path]) -> None:
-    from offsetmgr.segments.standing import Use, standing
-
-    found = {str(one): None for one in map(standing, paths) if one.use is Use.RUNNING}
-    for text in found:
-        note(f"{text}: what it is writing may look like a missing tail")
-
-
-def _state(seen: Seen) -> str:
-    found = seen.found
-    if found.damage is not None:
-        return found.damage.value
-    return "in doubt" if found.doubt_count else "sound"
-
-
-def _columns(seen: Seen) -> tuple[Any, ...]:
-    found, log = seen.found, seen.segment.log
-    return (
-        str(log),
-        log.absolute().parent.name,
-        found.base_offset,
-        found.size,
-        found.entries,
-        found.next_offset,
-        _state(seen),
-        found.sound,
-    )

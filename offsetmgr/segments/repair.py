@@ -1,9 +1,10 @@
 """Cutting a segment where it is no longer sound: in place, or in a copy.
 
 Ordering contract of a cut in place: what is cut is copied and on the disk before anything else happens; then the
-segment's indexes, which may tell of what is cut, are renamed (a broker builds them anew from the log); then the log is
-cut.  Killed between any two steps it leaves the old log whole, or the cut one and the copy; run again, it goes on.
-A copy of a log is written under another name and gets its own when all of it is on the disk.
+segments behind the cut are put aside, from the last to the first, so that the log never has a hole; then the segment's
+indexes, which may tell of what is cut, are renamed (a broker builds them anew from the log); then the log is cut.
+Killed between any two steps it leaves every segment as it was, or cut or put aside with all that went; run again, it
+goes on.  A copy of a log is written under another name and gets its own when all of it is on the disk.
 
 Whoever calls keeps brokers out meanwhile (`standing.alone`).
 """
@@ -14,12 +15,11 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from offsetmgr.errors import Conflict, FileFailure, GateRefused
-from offsetmgr.segments.recovery import Examination, Examined, Outcome, examine
+from offsetmgr.errors import Conflict, FileFailure
+from offsetmgr.segments.cuts import Cut, look, mark_of
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 
 CUT: Final = ".cut-from-"
@@ -33,80 +33,21 @@ _PART: Final = ".part"
 _CHUNK: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A segment as it was examined; ``mark`` tells whether its file has changed since."""
-
-    segment: Segment
-    found: Examined
-    mark: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a segment will be cut: at byte ``at``, behind which the log goes on with ``next_offset``."""
-
-    seen: Seen
-    at: int
-    next_offset: int
-
-    @property
-    def size(self) -> int:
-        """Bytes that go."""
-        return self.seen.found.size - self.at
-
-
-def look(segment: Segment) -> Seen:
-    """Examines a segment. Raises `FileFailure`."""
-    for seen in looking(segment):
-        if seen is not None:
-            return seen
-    raise AssertionError("unreachable")
-
-
-def looking(segment: Segment) -> Iterator[Seen | None]:
-    """`look` in pieces of about a MiB, for whoever tells how far it is: None after each, what was seen at the end."""
-    with segment.open() as source:
-        mark = _mark(source.fileno())
-        examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
-        for _ in examination:
-            yield None
-        yield Seen(segment, examination.result(), mark)
-
-
-def cut_of(seen: Seen, *, strict: bool = False) -> Cut:
-    """Where to cut: where a broker's recovery does; ``strict``: also before the first entry whose offset or version is
-    in doubt, which a broker keeps.
-
-    Raises `GateRefused` where a broker would not cut but empty the segment, or not start, and it is not ``strict``.
-    """
-    found = seen.found
-    if strict and found.doubts and found.doubts[0].position < found.sound:
-        at = found.doubts[0].position
-        with seen.segment.open() as source:
-            before = examine(source, seen.segment.base_offset, str(seen.segment.log), end=at)
-        return Cut(seen, at, before.next_offset)
-    if found.outcome in (Outcome.EMPTIED, Outcome.UNKNOWN):
-        doubt = found.doubts[0]
-        fate = "throw the whole segment away" if found.outcome is Outcome.EMPTIED else "split it, or not start"
-        raise GateRefused(
-            f"{seen.segment.log}, position {doubt.position}",
-            f"{doubt.why}; a broker would {fate}",
-            "look at it with log dump; --strict cuts before it",
-        )
-    return Cut(seen, found.sound, found.next_offset)
-
-
 def kept_copy(cut: Cut, keep: Path | None = None) -> Path:
     """Where the copy of what is cut goes: beside the log, or into the folder ``keep``."""
-    log = cut.seen.segment.log
-    name = f"{log.name}{CUT}{cut.at}"
+    return _kept(cut.seen.segment.log, cut.at, keep)
+
+
+def _kept(log: Path, at: int, keep: Path | None) -> Path:
+    name = f"{log.name}{CUT}{at}"
     # Logs of different partitions have the same names.
-    return log.with_name(name) if keep is None else keep / f"{log.parent.name}.{name}"
+    return log.with_name(name) if keep is None else keep / f"{log.absolute().parent.name}.{name}"
 
 
 def cut_in_place(cut: Cut, keep: Path | None = None) -> Path:
-    """Cuts the log, and gives the copy of what was cut. See the module for the order of the steps.
+    """Cuts the log, and gives the copy of what was cut of the segment. See the module for the order of the steps.
+
+    Segments behind it are renamed as if they were cut at 0, or moved to ``keep``.
 
     Raises `FileFailure`, with the log as it was; `Conflict` where it has changed since it was examined, or another copy
     of that name exists.
@@ -116,14 +57,13 @@ def cut_in_place(cut: Cut, keep: Path | None = None) -> Path:
     with _told(f"file {log}", "nothing was done"):
         source = log.open("r+b")
     with source:
-        if _mark(source.fileno()) != cut.seen.mark:
+        if mark_of(source.fileno()) != cut.seen.mark:
             raise Conflict(f"file {log}", "has changed since it was examined", "run the same command again")
         _keep(source, cut, copy)
+        for segment in reversed(cut.seen.behind):
+            _put_aside(segment, keep)
         with _told(f"indexes of {log}", "the log is as it was"):
-            for suffix in _INDEXES:
-                index = cut.seen.segment.beside(suffix)
-                if index.exists():
-                    index.rename(index.with_name(f"{index.name}{ASIDE}{cut.at}"))
+            _rename_indexes(cut.seen.segment, cut.at)
             _sync_folder(log.parent)
         with _told(f"file {log} cannot be cut", f"what would be cut has been copied to {copy}"):
             os.ftruncate(source.fileno(), cut.at)
@@ -150,6 +90,31 @@ def _keep(source: BinaryIO, cut: Cut, copy: Path) -> None:
         _sync_folder(copy.parent)
 
 
+def _put_aside(segment: Segment, keep: Path | None) -> None:
+    log = segment.log
+    aside = _kept(log, 0, keep)
+    if keep is not None:
+        whole = Cut(look(segment), 0, segment.base_offset)
+        with segment.open() as source:
+            _keep(source, whole, aside)
+    elif aside.exists():
+        raise Conflict(f"file {aside}", "exists", "move it away")
+    with _told(f"file {log}", "what was cut so far has been kept; run the same command again"):
+        _rename_indexes(segment, 0)
+        if keep is None:
+            log.rename(aside)
+        else:
+            log.unlink()
+        _sync_folder(log.parent)
+
+
+def _rename_indexes(segment: Segment, at: int) -> None:
+    for suffix in _INDEXES:
+        index = segment.beside(suffix)
+        if index.exists():
+            index.rename(index.with_name(f"{index.name}{ASIDE}{at}"))
+
+
 def copy_log(cut: Cut, target: Path) -> None:
     """Writes what is sound of one log file to ``target``, a new file. Raises `FileFailure`."""
     part = target.with_name(f".{target.name}{_PART}")
@@ -167,11 +132,12 @@ def copy_log(cut: Cut, target: Path) -> None:
 def copy_folder(cut: Cut, target: Path) -> None:
     """Writes a partition's folder to ``target``, a new folder, with what is sound of the segment that is cut.
 
-    That segment's indexes are left out, since a broker builds them from the log, and so is what a broker would remove.
-    Raises `FileFailure`.
+    That segment's indexes are left out, since a broker builds them from the log; and so are the segments behind it, and
+    what a broker would remove. Raises `FileFailure`.
     """
     log = cut.seen.segment.log
-    left_out = {log.name, *(cut.seen.segment.beside(suffix).name for suffix in _INDEXES)}
+    gone = (cut.seen.segment, *cut.seen.behind)
+    left_out = {file.name for segment in gone for file in (segment.log, *map(segment.beside, _INDEXES))}
     part = target.with_name(f".{target.name}{_PART}")
     with _new(target):
         shutil.rmtree(part, ignore_errors=True)  # an interrupted run's
@@ -222,11 +188,6 @@ def _same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
             return False
         if not one:
             return True
-
-
-def _mark(descriptor: int) -> tuple[int, int, int]:
-    found = os.fstat(descriptor)
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.segments.repair import copy_folder, cut_in_place, cut_of, look
-from offsetmgr.segments.segment import Segment
+from offsetmgr.segments.cuts import cut_of, look_through, unflushed
+from offsetmgr.segments.partition import segments_in
+from offsetmgr.segments.repair import copy_folder, cut_in_place
 
 STEPS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate")
 
@@ -41,7 +42,8 @@ def deadly(name: str, real: Callable[..., Any], mine: int, moment: str, count: i
 
 
 def work(command: str, log: Path) -> None:
-    cut = cut_of(look(Segment.of(log)))
+    cut = cut_of(look_through(unflushed(log.parent, segments_in(log.parent))))
+    assert cut.seen.segment.log.name == log.name
     if command == "cut":
         cut_in_place(cut)
     else:

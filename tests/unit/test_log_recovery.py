@@ -15,7 +15,7 @@ import pytest
 from offsetmgr.cli.app import run
 from offsetmgr.segments import standing as standing_module
 from offsetmgr.segments.batches import Record
-from offsetmgr.segments.repair import cut_of, look
+from offsetmgr.segments.cuts import cut_of, look
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.standing import Use, standing
 from offsetmgr.segments.writing import batch
@@ -195,7 +195,17 @@ def test_a_copy_is_cut_and_the_log_is_left_alone(log_dir, tmp_path, offsetmgr) -
         f"orders-0/{NEWEST}.log": SOUND,
         "orders-0/leader-epoch-checkpoint": b"0\n1\n0 0\n",
     }
-    assert "1 older segment not looked at" in done.err
+
+
+def test_segments_before_the_recovery_point_were_on_the_disk_and_are_not_looked_at(
+    log_dir, tmp_path, offsetmgr
+) -> None:
+    (log_dir / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 40\n")
+
+    done = offsetmgr("log", "recover", log_dir, "--to", tmp_path / "out", "--execute")
+
+    assert done.code == 0
+    assert "1 segment before the recovery points not looked at; log verify does" in done.err
 
 
 def test_a_single_file_is_copied_by_itself(log, tmp_path, offsetmgr) -> None:
@@ -234,6 +244,76 @@ def test_in_place_keeps_what_it_cuts_and_puts_the_indexes_aside(log_dir, offsetm
 
     again = offsetmgr("log", "recover", log_dir, "--in-place", "--execute", "--yes", "--format", "json")
     assert (again.code, [row["action"] for row in again.rows]) == (0, ["nothing to cut"])
+
+
+@pytest.fixture
+def older(log_dir: Path) -> Path:
+    """Nonsense in the older segment: the log ends there, in the middle of it."""
+    file = log_dir / "orders-0" / f"{0:020}.log"
+    data = bytearray(file.read_bytes())
+    data[10 * len(data) // 40 + 30] ^= 1  # in the eleventh entry
+    file.write_bytes(data)
+    return file
+
+
+def test_where_an_older_segment_is_damaged_the_newer_ones_go_as_in_a_broker(
+    log_dir, older, tmp_path, offsetmgr
+) -> None:
+    before = tree(log_dir)
+    old, new = older.read_bytes(), SOUND + JUNK
+    at = len(old) // 4
+
+    shown = offsetmgr("log", "recover", log_dir, "--in-place", "--format", "json")
+    (row,) = shown.rows
+    assert [row[name] for name in ("base_offset", "cut", "removed", "next_offset", "action")] == [
+        0,
+        len(old) - at + len(new),
+        1,
+        10,
+        "would be cut",
+    ]
+    assert tree(log_dir) == before
+
+    out = tmp_path / "out"
+    assert offsetmgr("log", "recover", log_dir, "--to", out, "--execute").code == 0
+    assert tree(out) == {
+        "orders-0/00000000000000000000.log": old[:at],
+        "orders-0/leader-epoch-checkpoint": b"0\n1\n0 0\n",
+    }
+    assert tree(log_dir) == before
+
+    assert offsetmgr("log", "recover", log_dir, "--in-place", "--execute", "--yes").code == 0
+    assert tree(log_dir / "orders-0") == {
+        "00000000000000000000.log": old[:at],
+        f"00000000000000000000.log.cut-from-{at}": old[at:],
+        f"00000000000000000000.index.before-cut-{at}": b"",
+        f"{NEWEST}.log.cut-from-0": new,
+        f"{NEWEST}.index.before-cut-0": b"index",
+        f"{NEWEST}.timeindex.before-cut-0": b"times",
+        "leader-epoch-checkpoint": b"0\n1\n0 0\n",
+    }
+
+
+def test_all_that_goes_is_kept_elsewhere(log_dir, older, tmp_path, offsetmgr) -> None:
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    old = older.read_bytes()
+    at = len(old) // 4
+
+    assert offsetmgr("log", "recover", log_dir, "--in-place", "--keep", keep, "--execute", "--yes").code == 0
+
+    assert older.read_bytes() == old[:at]
+    assert sorted(file.name for file in older.parent.glob("*.log*")) == [older.name]
+    assert tree(keep) == {
+        f"orders-0.{older.name}.cut-from-{at}": old[at:],
+        f"orders-0.{NEWEST}.log.cut-from-0": SOUND + JUNK,
+    }
+
+
+def test_a_single_file_is_cut_by_itself(older, log, offsetmgr) -> None:
+    assert offsetmgr("log", "recover", older, "--in-place", "--execute", "--yes").code == 0
+
+    assert log.read_bytes() == SOUND + JUNK
 
 
 def test_what_is_cut_can_be_kept_elsewhere(log_dir, log, tmp_path, offsetmgr) -> None:
@@ -448,6 +528,36 @@ def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy
     assert steps >= 8
     assert outcomes == sorted(outcomes)
     assert outcomes.count(True) >= 1
+
+
+@pytest.mark.parametrize("moment", ["before", "torn", "after"])
+def test_a_cut_in_an_older_segment_killed_at_any_step_loses_nothing_and_leaves_no_hole(
+    older, log, tmp_path, offsetmgr, moment
+) -> None:
+    old, new = older.read_bytes(), log.read_bytes()
+    at = len(old) // 4
+    steps = dying("cut", older, tmp_path / "dead", moment)
+
+    for step in range(steps + 1):
+        own = tmp_path / "dead" / str(step) / "orders-0"
+        for name in ("meta.properties", ".lock"):
+            (own.parent / name).touch()
+        found = tree(own)
+        newer_there = f"{NEWEST}.log" in found
+        assert found[f"{NEWEST}.log" if newer_there else f"{NEWEST}.log.cut-from-0"] == new
+        if found[older.name] == old[:at]:
+            assert (found[f"{older.name}.cut-from-{at}"], newer_there) == (old[at:], False)
+        else:
+            assert found[older.name] == old
+        assert offsetmgr("log", "recover", own, "--in-place", "--execute", "--yes").code == 0
+        after = tree(own)
+        logs = {name: data for name, data in after.items() if ".log" in name}
+        assert logs == {
+            older.name: old[:at],
+            f"{older.name}.cut-from-{at}": old[at:],
+            f"{NEWEST}.log.cut-from-0": new,
+        }
+    assert steps >= 10
 
 
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])

@@ -1,0 +1,91 @@
+"""What the commands on segments share: the logs that their arguments mean, and the columns about a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.render import Column
+from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.segments.cuts import Seen
+    from offsetmgr.segments.segment import Segment
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(metavar="PATH...", help="Log files, folders of partitions, brokers' log directories."),
+]
+
+_MIB: Final = 1024 * 1024
+SEGMENT: Final = (
+    Column("path", detail=True),
+    Column("partition"),
+    Column("base_offset", right=True),
+    Column("size", right=True),
+    Column("entries", right=True),
+    Column("next_offset", right=True),
+    Column("state"),
+    Column("sound", right=True),
+)
+
+
+def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
+    """The log files and partitions' folders that a path means, each with its segments; what cannot be read is among the
+    errors. Raises `UsageError` for a path that holds no log."""
+    from offsetmgr.segments.partition import partitions_in, segments_in
+    from offsetmgr.segments.segment import Segment
+
+    if not path.exists():
+        raise UsageError(f"path {path}", "does not exist")
+    if not path.is_dir():
+        yield path, (Segment.of(path),)
+        return
+    if own := segments_in(path):
+        yield path, own
+        return
+    folders = list(partitions_in(path))
+    if not folders:
+        raise UsageError(f"folder {path}", "holds no log: neither segments nor folders of partitions")
+    for folder in folders:
+        try:
+            if segments := segments_in(folder):
+                yield folder, segments
+        except OffsetMgrError as error:
+            errors.append(error)
+
+
+def mib_in(segments: Iterable[Segment]) -> int:
+    """How many steps `looking` takes for them, about."""
+    return sum(_size(segment) // _MIB + 1 for segment in segments)
+
+
+def _size(segment: Segment) -> int:
+    try:
+        return segment.size
+    except FileFailure:
+        return 0  # it will be told when it is looked at
+
+
+def state(seen: Seen) -> str:
+    found = seen.found
+    if found.damage is not None:
+        return found.damage.value
+    return "in doubt" if found.doubt_count else "sound"
+
+
+def columns(seen: Seen) -> tuple[Any, ...]:
+    found, log = seen.found, seen.segment.log
+    return (
+        str(log),
+        log.absolute().parent.name,
+        found.base_offset,
+        found.size,
+        found.entries,
+        found.next_offset,
+        state(seen),
+        found.sound,
+    )

@@ -1,0 +1,92 @@
+"""``offsetmgr log verify``: what of Kafka's logs is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources, state
+from offsetmgr.cli.options import Format
+from offsetmgr.cli.render import Column, OutputFormat, count_of, note, progress, write_rows
+from offsetmgr.errors import OffsetMgrError
+
+if TYPE_CHECKING:
+    from offsetmgr.segments.cuts import Seen
+    from offsetmgr.segments.segment import Segment
+
+app = typer.Typer()
+
+_VERIFY: Final = (
+    *SEGMENT,
+    Column("broker"),
+    Column("doubts", right=True, detail=True),
+    Column("why", optional=True),
+)
+
+
+@app.command("verify")
+def verify(
+    paths: Paths,
+    only_damaged: Annotated[bool, typer.Option("--only-damaged", help="Leave out segments that are sound.")] = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Find out whether every entry of every segment is whole and has the right checksum, and its offset can be right.
+
+    SOUND is the bytes before the first damage, NEXT-OFFSET the log's end there, BROKER what Kafka's own recovery would
+    do with the segment. Nothing is written. Exit code 0: all is sound; 1: something is not.
+    """
+    errors: list[OffsetMgrError] = []
+    segments = list(_segments(paths, errors))
+    _tell_of_brokers(paths)
+    bad = 0
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal bad
+        for seen in _looked_at(segments, errors):
+            found = seen.found
+            if state(seen) != "sound":
+                bad += 1
+            elif only_damaged:
+                continue
+            why = "; ".join(
+                ([f"position {found.sound}: {found.why}"] if found.damage else [])
+                + [f"position {doubt.position}: {doubt.why}" for doubt in found.doubts[:1]]
+            )
+            yield (*columns(seen), found.outcome.value, found.doubt_count, why or None)
+
+    write_rows(_VERIFY, rows(), output)
+    note(f"{count_of(len(segments), 'segment')}, {bad} not sound" + (f", {len(errors)} not read" if errors else ""))
+    if told(errors) or bad:
+        raise typer.Exit(FAILED)
+
+
+def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[Segment]:
+    for path in paths:
+        for _, segments in sources(path, errors):
+            yield from segments
+
+
+def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[Seen]:
+    """Each examined, with progress in MiB; those that cannot be read are among the errors."""
+    from offsetmgr.segments.cuts import looking
+
+    def steps() -> Iterator[Seen | None]:
+        for segment in segments:
+            try:
+                yield from looking(segment)
+            except OffsetMgrError as error:
+                errors.append(error)
+
+    return (seen for seen in progress(steps(), "MiB", mib_in(segments)) if seen is not None)
+
+
+def _tell_of_brokers(paths: Iterable[Path]) -> None:
+    from offsetmgr.segments.standing import Use, standing
+
+    found = {str(one): None for one in map(standing, paths) if one.use is Use.RUNNING}
+    for text in found:
+        note(f"{text}: what it is writing may look like a missing tail")
