@@ -155,7 +155,8 @@ def partitions_in(folder: Path) -> Iterator[Path]:
 
 
 def segments_in(folder: Path) -> tuple[Segment, ...]:
-    """A folder's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`."""
+    """A folder's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`, and
+    `Unreadable` where what compaction left half done is damaged."""
     files = _listing(folder)
     for file in files:
         if file.name.endswith(OLD_LOG):
