@@ -14,6 +14,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import repeat
 from typing import BinaryIO, Final, Protocol
 
 from offsetmgr.errors import UnsupportedOperation
@@ -83,10 +84,10 @@ class LineReader:
             self._stream.seek(start)
             data = self._stream.read(end - start)
             if kind == _PLAIN:
-                for _, _, _, topic, partition, offset in self._values(data.decode("ascii")):
-                    offsets[new(TopicPartition, (topic, int(partition)))] = new(
-                        Committed, (int(offset), "", None, None, None)
-                    )
+                _, _, _, topics, numbers, values = zip(*self._values(data.decode("ascii")), strict=True)
+                partitions = map(new, repeat(TopicPartition), zip(topics, map(int, numbers), strict=True))
+                fields = zip(map(int, values), repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
+                offsets.update(zip(partitions, map(new, repeat(Committed), fields), strict=True))
             else:
                 for line in data.split(b"\n"):
                     if line.strip():
