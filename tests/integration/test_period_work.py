@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from offsetmgr.cli import period
 from offsetmgr.cli.app import run as offsetmgr
-from offsetmgr.errors import Conflict, LateRecord, RunEnded, TakenOver
+from offsetmgr.errors import Conflict, LateRecord, RunEnded, TakenOver, TimedOut
 from offsetmgr.model import TopicPartition
 from offsetmgr.period.barrier import Verdict
 from offsetmgr.period.coordinator import PeriodCoordinator
@@ -21,6 +21,7 @@ from offsetmgr.period.room import Room
 from offsetmgr.period.schedule import Period, Schedule
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Operation, Outcome, State
 
 pytestmark = pytest.mark.servers
 
@@ -108,6 +109,37 @@ def test_a_frozen_process_that_wakes_beside_its_successor_publishes_nothing(hist
     with pytest.raises(Conflict, match="is published"):
         history.attempt("job", 0, "driver", 11, 8)
     assert history.works() == {(0, "job"): done}
+
+
+class Deaf(ZookeeperSession):
+    """Hears no answer to what it writes, though the server has carried it out; or, ``cut``, has not even got it."""
+
+    cut = False
+
+    def transaction(self, operations: Sequence[Operation]) -> Outcome:
+        if not self.cut:
+            assert super().transaction(operations).state is State.COMMITTED
+        return Outcome(State.UNKNOWN, error=TimedOut("ZooKeeper", "no answer"))
+
+
+def test_work_goes_on_where_only_answers_are_lost(history: History, runs: Runs) -> None:
+    history.fix("other", DAILY.period(0), RANGES, 1)
+    with Deaf(runs.server.connect) as session:
+        deaf = History(session, runs.root)
+        work, _ = deaf.fix("job", DAILY.period(0), RANGES, 5)
+        assert (work.ranges, work.fixed_ms) == (RANGES, 5)
+        ticket = deaf.attempt("job", 0, "driver", 7, 6)
+        assert ticket.attempt == 0
+        assert deaf.publish(ticket, "out/0", {}, 8).published is not None
+        session.cut = True
+        with pytest.raises(TimedOut, match="not fixed"):
+            deaf.fix("job", DAILY.period(1), RANGES, 5)
+        with pytest.raises(TimedOut, match="was not published"):
+            deaf.publish(history.attempt("other", 0, "driver", 7, 6), "out/0", {}, 8)
+    found = history.read("job", 0)
+    assert found is not None and found.published is not None
+    assert [attempt.member for attempt in found.attempts] == ["driver"]
+    assert history.read("job", 1) is None
 
 
 def test_jobs_have_work_of_their_own_and_old_work_can_be_forgotten(history: History) -> None:
@@ -214,7 +246,8 @@ def test_a_rerun_beside_the_live_run_goes_through_the_past_and_closes(runs: Runs
         assert live.current_period_complete(A, timeout=20).number == number + 1
     told = runs.period("rerun", *HALF_DAYS, "--until", "2023-11-16T00:00:00", "--name", "again", "--execute")[1]
     assert f"in {runs.root}/reruns/again; then it closes" in told
-    assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", "--execute", code=1)[1]
+    for more in ((), ("--execute",)):
+        assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", *more, code=1)[1]
     member = runs.member("m", A, f"{runs.root}/reruns/again")
     assert member.check_limit(FIRST + DAY // 2 - 1, A[0]) and not member.check_limit(FIRST + DAY // 2, A[0])
     assert member.current_period_complete(A, timeout=20).start_ms == FIRST + DAY // 2
@@ -233,6 +266,7 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
     given = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
     assert "dry run" in runs.period("rerun", *given)[1]
     runs.period("rerun", *given, "--execute", "--yes")
+    assert "is in a rerun already" in runs.period("rerun", *given, code=1)[1]
     assert (back := live.wait(2, 20)).number == 3
     assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)
     assert live.finished(A, 2) == dict.fromkeys(A, Verdict.LATE), "what was open is given up"
