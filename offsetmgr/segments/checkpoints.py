@@ -19,7 +19,10 @@ _VERSION: Final = 0
 
 
 def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
-    """The offsets in it; none where there is no such file, or an empty one. Raises `FileFailure`, `Unreadable`, `UnknownVersion`."""
+    """The offsets in it; none where there is no such file, or an empty one.
+
+    Raises `FileFailure`, `Unreadable`, `UnknownVersion`.
+    """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
