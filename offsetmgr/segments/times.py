@@ -39,8 +39,9 @@ def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 
 def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
-    """The first message of the log whose time is at or after ``time``, as brokers answer since 0.10.1 (KIP-79); None
-    where all are earlier. Messages without a time are none of its answers. Raises as `at_or_before`."""
+    """The first record of the log whose time is at or after ``time``, as brokers answer since 0.10.1 (KIP-79): it may
+    be the end of a transaction. None where all are earlier; messages without a time are no answer. Raises as
+    `at_or_before`."""
     for segment in segments:
         if newest_in(segment) < time:
             continue
@@ -49,7 +50,7 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
             for entry in walk:
                 if (entry.header().largest_timestamp or -1) < time:
                     continue
-                for record in entry.batch().records:
+                for record in entry.batch(controls=True).records:
                     if record.timestamp is not None and record.timestamp >= time:
                         return TimedOffset(record.offset, record.timestamp)
     return None
