@@ -266,7 +266,7 @@ def test_negative_offsets_are_an_error_and_not_left_out() -> None:
         message(1, 3, None, gzip.compress(inner), attributes=1),  # the first one's would be -1
         batch(-(2**63), [record(0, b"k", b"v", [])]),
     ):
-        with pytest.raises(Unreadable, match="negative|would have offset -1"):
+        with pytest.raises(Unreadable, match=r"negative|would have offset -1"):
             records_of(data)
 
 
