@@ -517,7 +517,7 @@ def test_segments_before_a_time_are_the_brokers(world: World) -> None:
     with SimpleConsumer(world.bootstrap) as consumer:
         for written in kept:
             tp = partition_of(written.folder)
-            for segment in written.segments[:-1]:
+            for segment in written.segments[:-1][:3]:
                 asked = segment.modified
                 answer = consumer.get_offsets_before([tp], asked, 100)[tp]
                 assert segments_before(written.segments, asked, 100, asked + 1) == list(answer), (tp, asked)
