@@ -5,6 +5,7 @@ A test that stops, kills or freezes a server takes one of its own from `offsetmg
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -26,6 +27,8 @@ def pytest_configure() -> None:
     # How long an example takes says more of the machine than of what it tests: `pytest-timeout` bounds the whole.
     hypothesis.settings.register_profile("any machine", deadline=None)
     hypothesis.settings.load_profile("any machine")
+    # As the sandbox's servers: a JVM that lives for seconds spends them on its start, not on what it might optimise.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
