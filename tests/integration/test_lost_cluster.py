@@ -23,6 +23,7 @@ from conftest import MakeTopic
 from everyday import Cli
 from lost_cluster import PARTITIONS, fetch, groups_of
 
+from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if os.environ.get("OFFSETMGR_SOAK") else 180)]
@@ -233,8 +234,10 @@ def test_a_cluster_is_thrown_away_and_its_consumers_resume_on_another_where_they
     fill(kafka.bootstrap, unique, 40)
 
     snapshot, plan = f"file:{tmp_path / 'saved.avro'}", str(tmp_path / "plan.json")
-    cli("log", "offsets", str(disk), "--to", snapshot)
     new = f"kafka://{kafka.bootstrap}"
+    cli("log", "offsets", str(disk), "--to", snapshot)
+    would = cli("log", "offsets", str(disk), "--to", new).stderr
+    assert f"dry run: would change {len(saved(cli, disk))} offsets in 2 groups in {new}" in would
     cli("migrate", "plan", "--from", snapshot, "--to", new, "--all-groups", "-o", plan)
     cli("migrate", "apply", plan, "--yes")
 
@@ -242,3 +245,34 @@ def test_a_cluster_is_thrown_away_and_its_consumers_resume_on_another_where_they
         after = consume(kafka.bootstrap, group, unique, 40 * PARTITIONS - count)
         whole = sorted(f"{partition}:{n}" for partition in range(PARTITIONS) for n in range(40))
         assert sorted([*before[group], *after]) == whole, "every record once: none lost, none again"
+
+
+def test_an_offset_managers_topic_is_read_off_the_disk_as_the_manager_serves_it(
+    kafka: KafkaBroker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(6)]
+    topic = make_topic(f"{unique}.orders", PARTITIONS)
+    partitions = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=3, timeout=30) as manager:
+        for offset in (1, 2):
+            for group in groups:
+                manager.commit(group, {tp: OffsetAndMetadata(offset, f"at {offset}") for tp in partitions})
+        manager.delete(groups[1], partitions[:3])
+        manager.delete(groups[2])
+        kept = {(group, *tp): one for group in groups for tp, one in manager.fetch(group).items()}
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    for folder in (kafka.folder / "data").glob(f"{unique}-*"):
+        shutil.copytree(folder, disk / folder.name)
+
+    found = saved(cli, disk, "--offsets-topic", unique)
+
+    assert found == {at: (one.offset, one.metadata) for at, one in kept.items() if isinstance(one, Committed)}
+    assert len(found) == 4 * PARTITIONS + 1
+
+    # And into another store at once, as offsets import would.
+    into = ["--to", f"kafka://{kafka.bootstrap}", "--execute", "--yes"]
+    made = cli("log", "offsets", str(disk), "--offsets-topic", unique, *into)
+    assert f"done: {len(found)} changed" in made.stderr
+    rows = cli.rows("offsets", "get", "--bootstrap-server", kafka.bootstrap, "--group", f"{unique}-*")
+    assert {(r["group"], r["topic"], r["partition"]): (r["offset"], r["metadata"]) for r in rows} == found
