@@ -205,7 +205,7 @@ def test_a_query_that_has_finished_no_batch_holds_what_it_reads_and_nothing_else
     slow.plan(0, 20)
     other.planned = (Source("KafkaV2[Subscribe[u]]", "k"),)
     other.finish(0, 5, "u")
-    for query in (fast, slow, other):
+    for query in (slow, fast, other):  # the one that holds first: what the thread reads between changes nothing
         follower.follow(query)
 
     assert follower.reconcile(60)
