@@ -13,7 +13,7 @@ from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
 from offsetmgr.cli.options import Execute, Format, Yes
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_rows
-from offsetmgr.errors import Conflict, FileFailure, OffsetMgrError, UsageError
+from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.segments.cuts import Cut, Seen
@@ -27,6 +27,7 @@ _RECOVER: Final = (
     Column("action"),
     Column("copy", optional=True),
 )
+_ANOTHER_KEEP: Final = "name another folder with --keep"
 
 
 @app.command("recover")
@@ -114,6 +115,7 @@ class _Recovery:
         self._keep = keep
         self._strict = strict
         self._errors = errors
+        self._targets: dict[Path, Path] = {}
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, Seen]]:
         """Each log file and each partition's folder, with the segment in which it ends."""
@@ -145,20 +147,27 @@ class _Recovery:
         """Where to cut it. What cannot be done is among the errors."""
         from offsetmgr.segments.cuts import cut_of
         from offsetmgr.segments.repair import kept_copy
-        from offsetmgr.segments.standing import Use, standing
+        from offsetmgr.segments.standing import Use, in_use, refuse_beside, standing
 
         try:
             cut = cut_of(seen, strict=self._strict)
             if self._to is not None:
-                target = self._to / source.name
+                target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
                 if target.exists():
                     raise FileFailure(str(target), "exists already", "name another folder with --to")
+                if target in self._targets:
+                    why = f"{self._targets[target]} would be copied to it as well"
+                    raise FileFailure(str(target), why, "recover one after the other, each with a folder of its own")
+                refuse_beside(target)
+                self._targets[target] = source
                 return _Planned(source, seen, cut, "would be copied", target)
             if not cut.size:
                 return _Planned(source, seen, cut, "nothing to cut", None)
             found = standing(source)
             if found.use is not Use.IDLE:
-                raise Conflict(f"folder {source}", str(found), "write a repaired copy elsewhere with --to")
+                raise in_use(source, found)
+            if self._keep is not None:
+                refuse_beside(self._keep, _ANOTHER_KEEP)
             return _Planned(source, seen, cut, "would be cut", kept_copy(cut, self._keep))
         except OffsetMgrError as error:
             self._errors.append(error)
@@ -174,6 +183,8 @@ class _Recovery:
             with ExitStack() as stack:
                 if self._to is None:
                     found = stack.enter_context(alone(one.source))
+                    if self._keep is not None:
+                        stack.enter_context(alone_beside(self._keep, _ANOTHER_KEEP))
                     note(f"{one.source}: {found}")
                     cut_in_place(one.cut, self._keep)
                     one.action = "cut"

@@ -38,7 +38,7 @@ from offsetmgr.segments.indexes import (
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.retention import newest_in
 from offsetmgr.segments.segment import INDEX, TIME_INDEX, Segment, name_of
-from offsetmgr.segments.standing import alone
+from offsetmgr.segments.standing import alone, alone_beside
 from offsetmgr.segments.writing import Producer, batch, message_set
 
 _LARGEST_LOG: Final = 2**31 - 1
@@ -101,6 +101,7 @@ class Appender:
     def __enter__(self) -> Self:
         partition_of(self.folder)
         try:
+            self._held.enter_context(alone_beside(self.folder))  # before it is made, which a broker would find
             self.folder.mkdir(parents=True, exist_ok=True)
             self._held.enter_context(alone(self.folder))
             segments = segments_in(self.folder)

@@ -2,7 +2,8 @@
 
 A broker holds a lock on the file ``.lock`` of each of its log directories for as long as it runs (Java's
 ``FileChannel.tryLock``: a POSIX record lock over the whole file).  Whoever wants to write there takes the same lock, so
-that no broker can start meanwhile.
+that no broker can start meanwhile.  Such a lock is the process's, and closing any descriptor of the file gives it up:
+so this process locks a file once for all who want it, and never opens it besides while it is held.
 
 Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
 """
@@ -15,6 +16,7 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +32,11 @@ _PROC: Final = Path("/proc")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """struct flock of Linux: type, whence, start, length, process."""
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
+_ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
+_opening = threading.Lock()
+"""Held while a lock's file is opened, and until it is either closed or among `_held`."""
+_held: dict[Path, list[int]] = {}
+"""Lock files that this process has locked: the descriptor, and for how many."""
 
 
 class Use(StrEnum):
@@ -74,20 +81,67 @@ def standing(path: Path) -> Standing:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[Standing]:
+def alone(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[Standing]:
     """Keeps brokers out of the log directory that ``path`` belongs to, or is, as long as the context lasts.
 
-    Yields how it is known that none is there. Raises `Conflict` where one is, or where that cannot be told;
+    Yields how it is known that none is there. Several contexts of one process may hold the same directory. Raises
+    `Conflict` where a broker is, or where that cannot be told (``elsewhere`` is what can be done instead);
     `FileFailure` where the lock's file cannot be opened.
     """
     found = standing(path)
     if found.use is not Use.IDLE:
-        hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
-        raise Conflict(f"folder {path}", str(found), f"{hint}, or write a repaired copy elsewhere with --to")
+        raise in_use(path, found, elsewhere)
     if found.log_dir is None:
         yield found
         return
     lock = found.log_dir / LOCK
+    with _opening:
+        held = _held.get(lock)
+        if held is None:
+            _held[lock] = [_locked(lock, path, elsewhere), 1]
+        else:
+            held[1] += 1
+    try:
+        yield found
+    finally:
+        with _opening:
+            held = _held[lock]
+            held[1] -= 1
+            if not held[1]:
+                os.close(_held.pop(lock)[0])
+
+
+@contextlib.contextmanager
+def alone_beside(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
+    """For what is to be written anew: `alone`, where ``target`` would lie in a broker's log directory."""
+    there = _nearest(target)
+    if _log_dir(there) is None:
+        yield
+    else:
+        with alone(there, elsewhere):
+            yield
+
+
+def refuse_beside(target: Path, elsewhere: str = _ELSEWHERE) -> None:
+    """Raises the `Conflict` that `alone_beside` would; changes nothing, and takes no lock."""
+    there = _nearest(target)
+    if _log_dir(there) is not None and (found := standing(there)).use is not Use.IDLE:
+        raise in_use(there, found, elsewhere)
+
+
+def in_use(path: Path, found: Standing, elsewhere: str = _ELSEWHERE) -> Conflict:
+    """Why nothing is written there."""
+    hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
+    return Conflict(f"folder {path}", str(found), f"{hint}, or {elsewhere}")
+
+
+def _nearest(target: Path) -> Path:
+    """What exists of it, or of what it would lie in."""
+    real = Path(os.path.realpath(target))
+    return next(folder for folder in (real, *real.parents) if folder.exists())
+
+
+def _locked(lock: Path, path: Path, elsewhere: str) -> int:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -95,32 +149,14 @@ def alone(path: Path) -> Iterator[Standing]:
             f"file {lock}", error.strerror or str(error), "it has to be locked against brokers"
         ) from error
     try:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise _not_alone(path, lock, error) from error
-        yield found
-    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def alone_beside(target: Path) -> Iterator[None]:
-    """For what is to be written anew: `alone`, where ``target`` would lie in a broker's log directory."""
-    real = Path(os.path.realpath(target))
-    there = next(folder for folder in (real, *real.parents) if folder.exists())
-    if _log_dir(there) is None:
-        yield
-    else:
-        with alone(there):
-            yield
-
-
-def _not_alone(path: Path, lock: Path, error: OSError) -> Conflict:
-    if error.errno in (errno.EACCES, errno.EAGAIN):
-        return Conflict(f"folder {path}", f"a broker has just started: it holds {lock}", "stop it")
-    why = f"{lock} cannot be locked against brokers: {error.strerror or error}"
-    return Conflict(f"folder {path}", why, "write a repaired copy elsewhere with --to")
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise Conflict(f"folder {path}", f"a broker has just started: it holds {lock}", "stop it") from error
+        why = f"{lock} cannot be locked against brokers: {error.strerror or error}"
+        raise Conflict(f"folder {path}", why, elsewhere) from error
+    return descriptor
 
 
 def _log_dir(folder: Path) -> Path | None:
@@ -135,11 +171,14 @@ def _by_lock(log_dir: Path) -> Standing:
     if sys.platform != "linux":
         return Standing(Use.UNKNOWN, "unknown", f"{lock} can be asked for its holder on Linux only", log_dir)
     try:
-        descriptor = os.open(lock, os.O_RDONLY)
-        try:
-            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        finally:
-            os.close(descriptor)
+        with _opening:
+            if lock in _held:
+                return Standing(Use.IDLE, "seen", f"this process itself holds the lock of {lock}", log_dir)
+            descriptor = os.open(lock, os.O_RDONLY)
+            try:
+                answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            finally:
+                os.close(descriptor)
     except OSError as error:
         return Standing(Use.UNKNOWN, "unknown", f"{lock} cannot be asked: {error.strerror or error}", log_dir)
     kind, _, _, _, process = _FLOCK.unpack(answer)

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import run
+from offsetmgr.errors import Conflict
 from offsetmgr.segments import standing as standing_module
+from offsetmgr.segments.appending import Appender
 from offsetmgr.segments.batches import Record
 from offsetmgr.segments.cuts import cut_of, look
 from offsetmgr.segments.segment import Segment
@@ -212,6 +214,24 @@ def test_a_single_file_is_copied_by_itself(log, tmp_path, offsetmgr) -> None:
     done = offsetmgr("log", "recover", log, "--to", tmp_path / "out", "--execute")
 
     assert (done.code, tree(tmp_path / "out")) == (0, {f"{NEWEST}.log": SOUND})
+
+
+def test_a_folder_is_copied_under_its_own_name_from_within(log_dir, tmp_path, offsetmgr, monkeypatch) -> None:
+    monkeypatch.chdir(log_dir / "orders-0")
+
+    assert offsetmgr("log", "recover", ".", "--to", tmp_path / "out", "--execute").code == 0
+    assert (tmp_path / "out" / "orders-0" / f"{NEWEST}.log").read_bytes() == SOUND
+
+
+def test_two_copies_of_one_name_are_refused_before_anything_is_written(log_dir, log, tmp_path, offsetmgr) -> None:
+    other = tmp_path / "other" / "orders-0" / log.name
+    other.parent.mkdir(parents=True)
+    other.write_bytes(SOUND)
+
+    done = offsetmgr("log", "recover", log_dir / "orders-0", other.parent, "--to", tmp_path / "out")
+
+    assert done.code == 1
+    assert f"{tmp_path}/out/orders-0: {log_dir}/orders-0 would be copied to it as well" in done.err
 
 
 def test_a_copy_never_replaces_anything(log, tmp_path, offsetmgr) -> None:
@@ -423,6 +443,34 @@ def test_no_copy_is_written_into_a_running_brokers_log_directory(log_dir, log, b
     assert "a running broker uses it" in done.err
 
 
+@pytest.mark.parametrize("more", [[], ["--execute", "--yes"]], ids=["dry", "executed"])
+def test_what_is_cut_is_not_kept_in_a_running_brokers_log_directory(log, tmp_path, broker, offsetmgr, more) -> None:
+    mine = tmp_path / "orders-0" / log.name
+    mine.parent.mkdir()
+    mine.write_bytes(SOUND + JUNK)
+    before = tree(tmp_path)
+
+    done = offsetmgr("log", "recover", mine, "--in-place", "--keep", log.parent.parent, *more)
+
+    assert (done.code, tree(tmp_path)) == (1, before)
+    assert "a running broker uses it" in done.err
+    assert "hint: stop the broker, or name another folder with --keep" in done.err
+
+
+def test_a_dry_run_refuses_as_the_run_would(log_dir, log, broker, offsetmgr) -> None:
+    done = offsetmgr("log", "recover", log, "--to", log_dir / "copies", "--format", "json")
+
+    assert (done.code, [row["action"] for row in done.rows]) == (1, ["refused"])
+    assert "a running broker uses it" in done.err
+
+
+def test_a_new_partition_is_not_begun_in_a_running_brokers_log_directory(log_dir, broker) -> None:
+    with pytest.raises(Conflict, match="a running broker uses it"), Appender(log_dir / "new-0"):
+        raise AssertionError("nothing is to be appended there")
+
+    assert not (log_dir / "new-0").exists(), "a broker would find a partition"
+
+
 def test_a_process_that_has_a_log_open_for_writing_is_a_running_broker_where_no_lock_tells(log_dir, log) -> None:
     (log_dir / ".lock").unlink()
     for process in holding(log, "open"):
@@ -462,6 +510,17 @@ def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
     with standing_module.alone(log_dir / "orders-0"):
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "BlockingIOError" in refused.stderr
+    subprocess.run(command, timeout=60, check=True)
+
+
+def test_who_looks_or_leaves_does_not_let_a_broker_in_while_another_is_alone(log_dir) -> None:
+    program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", program, str(log_dir / ".lock")]
+    with standing_module.alone(log_dir / "orders-0"):
+        with standing_module.alone(log_dir):
+            assert standing(log_dir).how == f"this process itself holds the lock of {log_dir}/.lock"
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr
     subprocess.run(command, timeout=60, check=True)
