@@ -203,12 +203,13 @@ def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
 
 
 def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
-    from offsetmgr.segments.partition import is_named_as_one, partition_of, partitions_in, segments_in
+    from offsetmgr.segments.partition import is_folder, is_named_as_one, partition_of, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
-    if not path.exists():
+    there = is_folder(path)
+    if there is None:
         raise FileFailure(f"cannot read {path}", "there is no such file or folder")
-    if path.is_file():
+    if not there:
         yield Log(_named_by(path.parent), (Segment.of(path),))
         return
     folders = list(partitions_in(path))

@@ -26,7 +26,8 @@ from offsetmgr.errors import OffsetMgrError, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
-    from offsetmgr.operations.saved import Expiry, Sources
+    from offsetmgr.operations.saved import Expiry
+    from offsetmgr.operations.savedfolders import Sources
     from offsetmgr.operations.selection import TopicSelection
     from offsetmgr.segments.committed import SavedGroup
     from offsetmgr.stores.base import GroupOffsets
@@ -50,6 +51,8 @@ _MIB: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
 _RETENTION: Final = 7 * 24 * 60
 """Minutes: the broker's default since 2.0."""
+_USUAL: Final = 50
+"""Partitions of ``__consumer_offsets``: the broker's ``offsets.topic.num.partitions`` by default."""
 
 Dirs = Annotated[
     list[Path],
@@ -122,18 +125,20 @@ def offsets(
     is 1. Offsets of transactions that nobody ended are left out.
     """
     from offsetmgr.cli.scenario import parse_datetime
-    from offsetmgr.operations.saved import Expiry, find
+    from offsetmgr.operations.saved import Expiry
+    from offsetmgr.operations.savedfolders import find
     from offsetmgr.operations.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
+    from offsetmgr.segments.partition import is_folder
     from offsetmgr.stores.uri import parse_uri
 
     flags = connect.flags
     if flags.store or flags.bootstrap_server or flags.zookeeper:
         raise UsageError("log offsets", "reads no server", "name where the offsets go with --to URI")
     target = None if to is None else parse_uri(to)
-    missing = next((folder for folder in dirs if not folder.is_dir()), None)
-    if missing is not None:
-        raise UsageError(f"folder {missing}", "is a file" if missing.exists() else "does not exist")
+    for folder in dirs:
+        if not (there := is_folder(folder)):
+            raise UsageError(f"folder {folder}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_minutes * _MINUTE_MS)
@@ -160,7 +165,7 @@ def offsets(
             image=before_image,
         )
         failed = edit.run(propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind))
-    if saved.finish() or failed:
+    if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
 
 
@@ -169,7 +174,8 @@ def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     from offsetmgr import __version__
     from offsetmgr.formats.base import SnapshotHeader
     from offsetmgr.formats.choose import by_name, format_name
-    from offsetmgr.operations.saved import cluster_id
+    from offsetmgr.operations.savedfolders import cluster_id
+    from offsetmgr.segments.standing import alone_beside
     from offsetmgr.stores.snapshot import write_snapshot
 
     name = format_name(target.address, target.options.get("format"))
@@ -177,18 +183,35 @@ def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
     header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
     keeps = by_name(name, group).carries.errors
-    done = write_snapshot(
-        target.address,
-        header,
-        saved.offsets(errors=keeps),
-        format=name,
-        group=group,
-        overwrite=overwrite,
-        keep_errors=keeps,
-    )
+    try:
+        with alone_beside(Path(target.address), "name another file with --to"):
+            done = write_snapshot(
+                target.address,
+                header,
+                _some(saved.offsets(errors=keeps)),
+                format=name,
+                group=group,
+                overwrite=overwrite,
+                keep_errors=keeps,
+            )
+    except _NothingFound:
+        saved.nothing(f"file {target.address} was not written")
+        return
     note(f"saved {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {target.address}")
     for lost in done.lost:
         note(f"not in the file, which cannot carry it: {lost}")
+
+
+class _NothingFound(OffsetMgrError):
+    """Ends the writing of a file that would have nothing in it, so that none is made and none replaced."""
+
+
+def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
+    first = next(groups, None)
+    if first is None:
+        raise _NothingFound("file", "there is nothing to write")
+    yield first
+    yield from groups
 
 
 class _Saved:
@@ -198,6 +221,7 @@ class _Saved:
         self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
     ) -> None:
         self.sources = sources
+        self._where = ", ".join(map(str, sources.log_dirs))
         self._names = groups
         self._topics = topics
         self._processes = processes
@@ -239,19 +263,31 @@ class _Saved:
                 found = group_offsets(group)
                 yield found if errors else replace(found, errors={})
 
-    def finish(self) -> int:
+    def finish(self, target: StoreUri | None) -> int:
         """Says what was looked for and is not there; the exit code."""
         from offsetmgr.errors import GroupNotFound
+        from offsetmgr.operations.savedfolders import CONSUMER_OFFSETS
         from offsetmgr.operations.selection import literal_of
 
-        where = ", ".join(map(str, self.sources.log_dirs))
         for name in self._names:
             literal = literal_of(name)
             if literal is not None and literal not in self._seen:
-                self.error(GroupNotFound(f"group {literal!r}", f"has no committed offsets in {where}"))
-        if not self._seen and not self._failed:
-            note(f"no committed offsets in {where}")
+                self.error(GroupNotFound(f"group {literal!r}", f"has no committed offsets in {self._where}"))
+        count = len(self.sources.partitions)
+        if target is not None and self.sources.topic == CONSUMER_OFFSETS and not self.sources.named and count != _USUAL:
+            note(
+                f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; clusters have {_USUAL} unless set otherwise"
+            )
+        if not self._seen and target is not None and target.kind != "file":
+            self.nothing("nothing was brought there")
+        elif not self._seen and not self._failed:
+            note(f"no committed offsets in {self._where}")
         return FAILED if self._failed else 0
+
+    def nothing(self, what: str) -> None:
+        """That there was nothing to save is a failure to save."""
+        hint = "are these the right disks, --offsets-topic, --group and --topic?"
+        self.error(OffsetMgrError(what, f"none of the offsets that are meant can be read in {self._where}", hint))
 
     def _meant(self, group: SavedGroup) -> SavedGroup:
         if not self._topics.patterns:

@@ -36,12 +36,13 @@ SEGMENT: Final = (
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
     """The log files and partitions' folders that a path means, each with its segments; what cannot be read is among the
     errors. Raises `UsageError` for a path that holds no log."""
-    from offsetmgr.segments.partition import partitions_in, segments_in
+    from offsetmgr.segments.partition import is_folder, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
-    if not path.exists():
+    there = is_folder(path)
+    if there is None:
         raise UsageError(f"path {path}", "does not exist")
-    if not path.is_dir():
+    if not there:
         yield path, (Segment.of(path),)
         return
     if own := segments_in(path):

@@ -81,18 +81,21 @@ def _ranked(
             continue
         known = [(end, folder) for folder in folders if not isinstance(end := ends[folder], OffsetMgrError)]
         known.sort(key=lambda pair: pair[0], reverse=True)
-        unknown = [folder for folder in folders if isinstance(ends[folder], OffsetMgrError)]
+        unknown = {folder: end for folder in folders if isinstance(end := ends[folder], OffsetMgrError)}
         ranked[number] = [*(folder for _, folder in known), *unknown]
-        told = [
-            f"{folder} (up to offset {end.offset}"
-            + (f", leader epoch {end.leader_epoch})" if end.leader_epoch >= 0 else ")")
-            for end, folder in known
-        ] + [f"{folder} (damaged)" for folder in unknown]
+        told = [f"{folder} ({_said(end)})" for end, folder in known]
+        told += [f"{folder} (not readable)" for folder in unknown]
         listener.note(f"{topic}-{number}: of its replicas {told[0]} is used, not {', '.join(told[1:])}")
+        if known:  # else the reading of each tells
+            for folder, error in unknown.items():
+                why = f"how far {folder} goes is not known, so what is read may lack the latest commits: {error}"
+                listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 
 
 def _said(end: End) -> str:
+    if not end.offset:
+        return "nothing sound in it"
     epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
     return f"up to offset {end.offset}{epoch}"
 

@@ -1,5 +1,5 @@
-"""Committed offsets out of the folders of a Kafka that does not run any more: finding them, choosing among replicas,
-reading many at a time, and putting the groups together.
+"""Committed offsets out of the folders of a Kafka that does not run any more: reading many at a time, and putting
+the groups together. `savedfolders` finds them, `replicas` chooses among those of several brokers.
 
 Nothing is written here. What is worth knowing is said to a `Listener`; what fails is one folder's or one partition's
 failure, and the rest goes on (rule 1).
@@ -8,27 +8,25 @@ failure, and the rest goes on (rule 1).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from offsetmgr.errors import Conflict, OffsetMgrError, UsageError
+from offsetmgr.errors import Conflict, OffsetMgrError
 from offsetmgr.manager import expiration
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.model import Committed, TopicPartition
 from offsetmgr.operations.replicas import Listener, best
+from offsetmgr.operations.savedfolders import Sources, look_over
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import OffsetValue
+from offsetmgr.records.kafka import KEY_NAMES
 from offsetmgr.segments.collecting import SavedPartition, read_decisions, read_partition
 from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
-from offsetmgr.segments.partition import partition_of, partitions_in, segments_in
-from offsetmgr.segments.standing import Use, standing
+from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
 from offsetmgr.stores.base import GroupOffsets
-
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 
 class Expiry(NamedTuple):
@@ -56,57 +54,6 @@ class Expiry(NamedTuple):
         return over <= self.at
 
 
-@dataclass(slots=True)
-class Sources:
-    """The folders of an offsets topic: by partition, all that were found of it, on however many brokers."""
-
-    topic: str
-    partitions: dict[int, list[Path]] = field(default_factory=dict)
-    transactions: dict[int, list[Path]] = field(default_factory=dict)
-    log_dirs: list[Path] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all partitions from 0 up to the largest are here, so that their number is known."""
-        return len(self.partitions) == max(self.partitions) + 1
-
-
-def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
-    """The partitions of ``topic`` in brokers' log dirs; a partition's own folder is taken as it is, of any topic.
-
-    Raises `UsageError` where there is none, or folders of several topics; `FileFailure`, `UnsupportedOperation`.
-    """
-    sources = Sources(topic)
-    single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
-    for folder in dict.fromkeys(folders):
-        if segments_in(folder):
-            name = partition_of(folder)
-            single[name.topic].append((name.partition, folder))
-            log_dir = folder.absolute().parent
-        else:
-            log_dir = folder
-            for found in partitions_in(folder):
-                name = partition_of(found)
-                if name.topic == topic:
-                    sources.partitions.setdefault(name.partition, []).append(found)
-                elif name.topic == TRANSACTIONS:
-                    sources.transactions.setdefault(name.partition, []).append(found)
-        if log_dir not in sources.log_dirs:
-            sources.log_dirs.append(log_dir)
-    for number, path in single.pop(TRANSACTIONS, []):
-        sources.transactions.setdefault(number, []).append(path)
-    for name_of_topic, found_folders in single.items():
-        if (sources.partitions or len(single) > 1) and name_of_topic != topic:
-            raise UsageError(f"folder {found_folders[0][1]}", f"is of topic {name_of_topic}, others are of {topic}")
-        sources.topic = name_of_topic
-        for number, path in found_folders:
-            sources.partitions.setdefault(number, []).append(path)
-    if not sources.partitions:
-        where = ", ".join(map(str, folders))
-        raise UsageError(where, f"holds no folder of topic {topic}", f"as in {topic}-0; or name a partition's folder")
-    return sources
-
-
 def saved_groups(
     sources: Sources, listener: Listener, *, processes: int = 1, expiry: Expiry | None = None
 ) -> Iterator[SavedGroup]:
@@ -115,7 +62,7 @@ def saved_groups(
     A group that lies in several partitions, since their number was raised, is given as it is in the one that its
     coordinator reads. Memory grows with the offsets of the partitions at hand, and with the names of all groups.
     """
-    _look_for_brokers(sources, listener)
+    look_over(sources, listener)
     decided = _decisions(sources, listener, processes)
     gathering = _Gathering(sources, listener)
     for result in _partitions(sources, decided, listener, processes):
@@ -125,9 +72,9 @@ def saved_groups(
         _report(result, listener)
         for group in result.decoded.groups:
             if gathering.at_home(result.partition.partition, group):
-                yield from _kept(group, expiry)
+                yield from _kept(group, expiry, listener)
     for group in gathering.strays():
-        yield from _kept(group, expiry)
+        yield from _kept(group, expiry, listener)
 
 
 def group_offsets(saved: SavedGroup) -> GroupOffsets:
@@ -137,34 +84,18 @@ def group_offsets(saved: SavedGroup) -> GroupOffsets:
     return GroupOffsets(saved.group, offsets, saved.errors)
 
 
-def cluster_id(sources: Sources) -> str | None:
-    """The id of the cluster whose log dirs these are, as they say themselves; None where none says it."""
-    for log_dir in sources.log_dirs:
-        try:
-            lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            continue  # it is told for people's sake alone
-        for line in lines:
-            name, _, value = line.partition("=")
-            if name.strip() == "cluster.id" and value.strip():
-                return value.strip()
-    return None
-
-
-def _kept(group: SavedGroup, expiry: Expiry | None) -> Iterator[SavedGroup]:
+def _kept(group: SavedGroup, expiry: Expiry | None, listener: Listener) -> Iterator[SavedGroup]:
     if expiry is None:
+        yield group
+        return
+    if group.activity_error is not None:
+        why = f"whether its offsets have expired is not known, so all are kept: {group.activity_error}"
+        listener.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
         yield group
         return
     left = {tp: saved for tp, saved in group.offsets.items() if not expiry.over(tp, saved, group.activity)}
     if left or group.errors:
         yield SavedGroup(group.group, left, group.errors, group.activity, group.activity_error)
-
-
-def _look_for_brokers(sources: Sources, listener: Listener) -> None:
-    for log_dir in sources.log_dirs:
-        found = standing(log_dir)
-        if found.use is Use.RUNNING:
-            listener.note(f"mind: {log_dir}: {found}: what it writes meanwhile is not seen")
 
 
 def _decisions(sources: Sources, listener: Listener, processes: int) -> dict[TopicPartition, dict[int, bool]]:
@@ -189,12 +120,16 @@ def _partitions(
     # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
     producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
+    unknown_starts: set[str] = set()
 
     for number, result in best(sources.partitions, read, sources.topic, listener, processes):
         if isinstance(result, OffsetMgrError):
             listener.error(result)
             yield number
         else:
+            if result.unknown_start is not None and (text := str(result.unknown_start)) not in unknown_starts:
+                unknown_starts.add(text)
+                listener.note(f"{text}: logs are taken to begin with their first segment, as brokers do")
             yield result
 
 
@@ -219,6 +154,8 @@ def _report(found: SavedPartition, listener: Listener) -> None:
     for what, count in sorted(found.decoded.other.items()):
         if what.startswith("of"):
             listener.error(OffsetMgrError(str(name), f"{count} keys are {what}"))
+        elif int(what.rpartition(" ")[2]) not in KEY_NAMES:
+            listener.note(f"{name}: {count} keys are of {what}, which is not known; they are left out")
     for error in found.decoded.errors:
         listener.error(OffsetMgrError(str(name), str(error)))
 

@@ -70,6 +70,8 @@ class SavedPartition:
     aborted: int = 0
     keyless: int = 0
     latest: int | None = None
+    unknown_start: OffsetMgrError | None = None
+    """Why it is not known where the log begins; then all its segments count, as in a broker that starts."""
 
 
 def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None) -> SavedPartition:
@@ -83,7 +85,11 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
     settled = [producer for producer in fold.pending if producer in (decided or {})]
     for producer in settled:
         fold.settle(producer, committed=(decided or {})[producer])
-    _forget_before(fold, read_checkpoint(folder.absolute().parent / LOG_START).get(name, 0))
+    unknown_start: OffsetMgrError | None = None
+    try:
+        _forget_before(fold, read_checkpoint(folder.absolute().parent / LOG_START).get(name, 0))
+    except (Unreadable, UnknownVersion, FileFailure) as error:  # LogManager.loadLogs (3.9) takes it for empty as well
+        unknown_start = error
     decoded = decode(fold.newest)
     if decoded.foreign and decoded.foreign == len(fold.newest):
         raise Unreadable(f"folder {folder}", "not one of its keys is an offset's", "is this an offsets topic?")
@@ -101,6 +107,7 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
         fold.aborted,
         fold.keyless,
         fold.largest_timestamp,
+        unknown_start,
     )
 
 
@@ -111,10 +118,14 @@ def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[Decisio
 
 
 def how_far(folder: Path) -> End:
-    """How far a replica's log goes: what its last segment with anything in it says. Raises as `read_partition`."""
+    """How far a replica's log goes: what the last of its segments says that has a sound entry. Raises as
+    `read_partition`."""
     filled = [segment for segment in segments_in(folder) if segment.size]
-    fold, _, _ = _read(filled[-1:], None)
-    return _end(fold)
+    for at in reversed(range(len(filled))):
+        fold, _, _ = _read(filled[at:], None)
+        if fold.end is not None:
+            return _end(fold)
+    return _end(OffsetsFold())
 
 
 def _end(fold: OffsetsFold) -> End:

@@ -11,7 +11,9 @@ Implementation, 5.5 "Log".
 
 from __future__ import annotations
 
+import contextlib
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,9 +118,10 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(folder: Path) -> TopicPartition:
-    """The partition whose folder bears this name. Raises as `Partition`."""
-    name = folder.resolve().name
-    _refuse_kafka_07(folder, name)
+    """The partition whose folder bears this name, which may be a link's. Raises as `Partition`."""
+    name = folder.name if _FOLDER.fullmatch(folder.name) else folder.resolve().name
+    with contextlib.suppress(FileFailure):  # the name says it all the same; who reads the folder is told
+        _refuse_kafka_07(folder, name)
     if _ODD.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
         raise UnsupportedOperation(
@@ -141,17 +144,22 @@ def partitions_in(folder: Path) -> Iterator[Path]:
 
     Raises `FileFailure`, and `UnsupportedOperation` where there are only those of Kafka 0.7.
     """
+    return (path for _, path in named_partitions(folder))
+
+
+def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
+    """`partitions_in`, with what each is named; none of the folders is looked into. Raises as it."""
     named = []
     paths = _listing(folder)
     for path in paths:
         found = _FOLDER.fullmatch(path.name)
-        if found and path.is_dir() and not _ODD.fullmatch(path.name):
-            named.append((found["topic"], int(found["partition"]), path))
+        if found and is_folder(path):
+            named.append((TopicPartition(found["topic"], int(found["partition"])), path))
     if not named:
         for path in paths:
-            if path.is_dir() and _OLD_FOLDER.fullmatch(path.name):
+            if _OLD_FOLDER.fullmatch(path.name) and is_folder(path):
                 _refuse_kafka_07(path)
-    return (path for _, _, path in sorted(named))
+    return sorted(named)
 
 
 def segments_in(folder: Path) -> tuple[Segment, ...]:
@@ -188,6 +196,17 @@ def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
     return segments[at - 1] if at else None
 
 
+def is_folder(path: Path) -> bool | None:
+    """Whether a path is a folder (False: something else; None: nothing is there). Raises `FileFailure` where that
+    cannot be told."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FileFailure(f"cannot read {path}", error.strerror or str(error)) from error
+
+
 def _listing(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
@@ -197,7 +216,7 @@ def _listing(folder: Path) -> list[Path]:
 
 def _refuse_kafka_07(folder: Path, name: str = "") -> None:
     """By its files, or, where its name is given and it has no logs of later versions, by that."""
-    files = [file.name for file in _listing(folder)] if folder.is_dir() else []
+    files = [file.name for file in _listing(folder)] if is_folder(folder) else []
     old = [file for file in files if file.endswith(OLD_LOG)]
     if old or (_OLD_FOLDER.fullmatch(name) and not any(file.endswith(LOG) for file in files)):
         why = f"it holds {old[0]}" if old else "its name is TOPIC_N"

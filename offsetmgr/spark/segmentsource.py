@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
-from offsetmgr.operations.saved import CONSUMER_OFFSETS, find
+from offsetmgr.operations.savedfolders import CONSUMER_OFFSETS, find
 from offsetmgr.operations.selection import is_pattern
 from offsetmgr.segments.batches import CRC_FROM, LEGACY_SMALLEST, LOG_HEADER, LOG_OVERHEAD, MAGIC_AT, TRANSACTIONAL
 from offsetmgr.segments.batches import Batch as Entries

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ from offsetmgr.cli.app import run
 from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.model import TopicPartition
-from offsetmgr.operations.saved import Expiry, find, saved_groups
+from offsetmgr.operations.saved import Expiry, saved_groups
+from offsetmgr.operations.savedfolders import find
 from offsetmgr.records.kafka import KafkaFormat
 from offsetmgr.segments.batches import Record
 from offsetmgr.segments.committed import Activity, SavedOffset
@@ -177,6 +181,128 @@ def test_of_replicas_the_one_that_goes_farthest_is_read_and_that_is_said(tmp_pat
     ]
 
 
+def test_a_replica_goes_as_far_as_its_last_sound_entry_in_whatever_segment_that_is(tmp_path: Path) -> None:
+    bad = bytearray(entry(4, "g", 14))
+    bad[-1] ^= 1
+    log = b"".join(entry(n, "g", 10 + n) for n in range(4))
+    longer = write(tmp_path / "a" / "__consumer_offsets-0", (0, log), (4, bytes(bad)))
+    shorter = write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 10)))
+
+    found, heard = read(tmp_path / "a", tmp_path / "b")
+
+    assert found == {"g": 13}
+    used = f"of its replicas {longer} (up to offset 4, leader epoch 0) is used, not {shorter} (up to offset 1, "
+    assert used in heard.notes[0]
+
+
+def test_a_replica_of_which_nothing_is_known_is_an_error_though_another_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4)))
+    unknown = tmp_path / "b" / "__consumer_offsets-0"
+    (unknown / f"{0:020}.log").mkdir(parents=True)
+    (unknown / f"{0:020}.log" / "x").touch()
+
+    found, heard = read(tmp_path / "a", tmp_path / "b")
+
+    assert found == {"g": 4}
+    (error,) = heard.errors
+    why = f"how far {unknown} goes is not known, so what is read may lack the latest commits: "
+    assert error.startswith(f"__consumer_offsets-0: {why}")
+    assert error.endswith("Is a directory")
+
+
+def test_a_folder_that_is_named_twice_is_no_replica_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    found, heard = read(tmp_path, Path(), tmp_path / "elsewhere", folder)
+
+    assert (found, heard.notes, heard.errors) == ({"g": 4}, [], [])
+
+
+def test_a_folder_is_of_the_partition_that_its_link_says(tmp_path: Path) -> None:
+    write(tmp_path / "disk2" / "moved", (0, entry(0, "g", 4)))
+    (tmp_path / "disk1").mkdir()
+    (tmp_path / "disk1" / "__consumer_offsets-0").symlink_to(tmp_path / "disk2" / "moved")
+
+    assert read(tmp_path / "disk1")[0] == {"g": 4}
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"), [((1, 5), "0, 2-4"), ((0, 1, 9_999_999_999), "2-9999999998")], ids=["some", "most"]
+)
+def test_partitions_of_which_no_folder_is_there_are_an_error(
+    tmp_path: Path, there: tuple[int, ...], missing: str
+) -> None:
+    for number in there:
+        write(tmp_path / f"__consumer_offsets-{number}", (0, entry(0, f"g{number}", 4)))
+
+    found, heard = read(tmp_path)
+
+    assert len(found) == len(there)
+    why = f"there is no folder of its partitions {missing}: the groups that lie there are not found"
+    assert heard.errors == [f"topic __consumer_offsets: {why}"]
+
+
+def test_who_names_one_partition_is_told_of_the_others_and_that_is_no_error(tmp_path: Path) -> None:
+    folder = write(tmp_path / "__consumer_offsets-2", (0, entry(0, "g", 4)))
+
+    found, heard = read(folder)
+
+    assert (found, heard.errors) == ({"g": 4}, [])
+    assert heard.notes == ["__consumer_offsets: partitions 0-1 are not among the folders named, nor are their groups"]
+
+
+def test_a_log_dir_without_any_partition_is_an_error_beside_others(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4)))
+    (tmp_path / "b").mkdir()
+
+    found, heard = read(tmp_path / "a", tmp_path / "b")
+
+    assert (found, heard.errors) == ({"g": 4}, [f"folder {tmp_path / 'b'}: holds no partition of any topic"])
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"7\n0\n", b"nonsense"], ids=["no text", "version", "nonsense"])
+def test_a_damaged_checkpoint_hides_no_offset_and_is_told_once(tmp_path: Path, content: bytes) -> None:
+    for number in range(2):
+        write(tmp_path / f"__consumer_offsets-{number}", (0, entry(0, group_of(number, 2), number)))
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(content)
+
+    found, heard = read(tmp_path)
+
+    assert found == {group_of(0, 2): 0, group_of(1, 2): 1}
+    assert (heard.errors, len(heard.notes)) == ([], 1)
+    assert heard.notes[0].startswith(str(tmp_path / "log-start-offset-checkpoint"))
+    assert heard.notes[0].endswith("logs are taken to begin with their first segment, as brokers do")
+
+
+def test_a_folder_of_another_topic_that_cannot_be_read_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
+    write(tmp_path / "orders-0", (0, entry(0, "g", 4)))
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name == "orders-0":
+            raise OSError(errno.EIO, "Input/output error")  # a bad sector; what may not be read, root reads
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+
+    assert read(tmp_path)[0] == {"g": 4}
+
+
+def test_keys_of_unknown_versions_are_named_and_left_out(tmp_path: Path) -> None:
+    new = batch([Record(1, NOON, b"\x00\x63\x00\x01g", b"\x00\x00")])
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + new))
+
+    found, heard = read(tmp_path)
+
+    assert found == {"g": 4}
+    assert heard.notes == ["__consumer_offsets-0: 1 keys are of version 99, which is not known; they are left out"]
+
+
 def test_where_the_best_replica_is_damaged_the_next_is_read_and_the_failure_is_told(tmp_path: Path) -> None:
     bad = bytearray(entry(0, "g", 4))
     bad[-1] ^= 1
@@ -293,6 +419,18 @@ def test_an_offset_expires_when_a_broker_would_let_it(
         assert (over(over_at - 1), over(over_at)) == (False, True)
 
 
+def test_a_group_of_which_it_is_not_known_whether_it_lives_loses_nothing_by_expiry(tmp_path: Path) -> None:
+    of_group = batch([Record(1, NOON, b"\x00\x02\x00\x01g", b"\x00\x63")])
+    write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + of_group + entry(2, "other", 5)))
+    heard = Heard()
+
+    found = saved_groups(find([tmp_path]), heard, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
+
+    assert {group.group: group.offsets[ORDERS].offset for group in found} == {"g": 4}
+    (error,) = heard.errors
+    assert error.startswith("group 'g': whether its offsets have expired is not known, so all are kept: ")
+
+
 def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4) + entry(1, "b", 7) + entry(2, "b", None)))
 
@@ -370,6 +508,43 @@ def test_a_snapshot_file_of_any_format_is_written_at_once(
     assert run(["log", "offsets", str(disk), "--to", f"file:{target}"]) == 1
     assert "exists already" in capsys.readouterr().err
     assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["--group", "n*"], ["--topic", "other"]], ids=["all", "group", "topic"])
+def test_to_save_nothing_is_a_failure_that_leaves_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    disk = tmp_path / "disk"
+    write(disk / "__consumer_offsets-0", (0, entry(0, "a", 4) + (b"" if arguments else entry(1, "a", None))))
+    target, before = tmp_path / "saved.avro", tmp_path / "before.avro"
+    before.write_bytes(b"of yesterday")
+
+    assert run(["log", "offsets", str(disk), *arguments, "--to", f"file:{target}"]) == 1
+    why = f"none of the offsets that are meant can be read in {disk}"
+    assert f"error: file {target} was not written: {why}" in capsys.readouterr().err
+    assert not target.exists()
+
+    assert run(["log", "offsets", str(disk), *arguments, "--to", f"file:{before}", "--overwrite"]) == 1
+    assert before.read_bytes() == b"of yesterday"
+
+
+def test_no_file_is_written_into_a_running_brokers_log_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)))
+    (tmp_path / "meta.properties").touch()
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    program = "import sys; held = open(sys.argv[1], 'ab'); print('ready', flush=True); sys.stdin.read()"
+    holder = [sys.executable, "-c", program, str(folder / f"{0:020}.log")]
+    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        code = run(["log", "offsets", str(tmp_path), "--to", f"file:{tmp_path / 'saved.avro'}"])
+        process.communicate()
+
+    said = capsys.readouterr().err
+    assert code == 1
+    assert f"error: folder {tmp_path}: a running broker uses it (seen: " in said
+    assert "hint: stop the broker, or name another file with --to" in said
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
 def rows(*dirs: Path, **options: str) -> list[dict[str, object]]:
