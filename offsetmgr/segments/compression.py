@@ -27,6 +27,8 @@ LIMIT: Final = 128 * 1024 * 1024
 
 _GZIP_WINDOW: Final = 31
 """zlib's code for the largest window, with gzip's header and checksum."""
+_GZIP_PIECE: Final = 16 * 1024
+"""Bytes that are decompressed at once."""
 _SNAPPY_RATIO: Final = 32
 """Snappy's densest element is three bytes for 64."""
 
@@ -72,21 +74,34 @@ def _over(what: str, limit: int) -> OverLimit:
 
 
 def _gunzip(data: bytes, what: str, limit: int) -> bytes:
-    """All members of a gzip stream; zeros may follow the last."""
+    """All members of a gzip stream; zeros may follow each.
+
+    A member is given no more than a piece at a time: what it leaves over is copied, and there may be a great many.
+    """
     parts: list[bytes] = []
     room = limit
-    while data:
-        stream = zlib.decompressobj(_GZIP_WINDOW)
-        part = stream.decompress(data, room + 1)
-        if len(part) > room:
-            raise _over(what, limit)
-        if not stream.eof:
-            raise ValueError("it ends before its gzip stream does")
-        parts.append(part)
-        room -= len(part)
-        data = stream.unused_data.lstrip(b"\0")
-    if not parts:
+    at = 0
+    if not data:
         raise ValueError("it is empty")
+    while at < len(data):
+        stream = zlib.decompressobj(_GZIP_WINDOW)
+        while not stream.eof:
+            piece = data[at : at + _GZIP_PIECE]
+            if not piece:
+                raise ValueError("it ends before its gzip stream does")
+            at += len(piece)
+            part = stream.decompress(piece, room + 1)
+            if len(part) > room:
+                raise _over(what, limit)
+            if part:
+                parts.append(part)
+                room -= len(part)
+        at -= len(stream.unused_data)
+        while piece := data[at : at + _GZIP_PIECE]:
+            zeros = len(piece) - len(piece.lstrip(b"\0"))
+            at += zeros
+            if zeros < len(piece):
+                break
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

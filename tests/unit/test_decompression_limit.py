@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import random
 import struct
 import subprocess
 import sys
@@ -76,6 +78,21 @@ except OverLimit as error:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
 
     assert (done.stdout, done.stderr) == ("bomb: decompressed it is more than 16,777,216 bytes\n", "")
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 300, 16_384, 70_000]), st.sampled_from([0, 1, 40_000])), max_size=4))
+def test_all_members_of_a_gzip_stream_are_given_with_zeros_between_them(members: list[tuple[int, int]]) -> None:
+    contents = [random.Random(at).randbytes(size) for at, (size, _) in enumerate(members)]
+    packed = [gzip.compress(content) + bytes(zeros) for content, (_, zeros) in zip(contents, members, strict=True)]
+
+    assert decompress(GZIP, b"".join([gzip.compress(b"first"), *packed]), "batch") == b"".join([b"first", *contents])
+
+
+def test_a_gzip_stream_of_very_many_empty_members_takes_no_more_than_its_length() -> None:
+    """What is left over behind a member was copied whole each time: a minute for this one."""
+    packed = gzip.compress(b"") * 400_000 + gzip.compress(b"last")
+
+    assert decompress(GZIP, packed, "batch") == b"last"
 
 
 def test_snappy_that_claims_what_it_cannot_hold_is_damaged() -> None:
