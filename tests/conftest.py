@@ -29,6 +29,7 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("any machine")
     # As the sandbox's servers: a JVM that lives for seconds spends them on its start, not on what it might optimise.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark listens on the machine's own address
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -19,6 +19,7 @@ from offsetmgr.spark.segmentsource import SegmentSource
 
 LOCAL: Final = "local[*,4]"
 """Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
+_LOOPBACK: Final = "127.0.0.1"
 _A_CORE: Final = 4
 """Partitions of a shuffle for each core of this machine."""
 _SETTINGS: Final = {
@@ -49,11 +50,15 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
         return register(running)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
-    # Spark's 200 are meant for a cluster: here most of an audit's time would go into starting tasks.
-    shuffles = {"spark.sql.shuffle.partitions": _A_CORE * (os.cpu_count() or 1)} if master is None else {}
+    here: dict[str, object] = {}
+    if master is None:
+        # Spark's 200 are meant for a cluster: here most of an audit's time would go into starting tasks.
+        here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
+        # Nobody else needs to reach the driver.
+        here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
     for key, value in {
         **_SETTINGS,
-        **shuffles,
+        **here,
         **{key.replace("__", "."): value for key, value in conf.items()},
     }.items():
         builder = builder.config(key, value)

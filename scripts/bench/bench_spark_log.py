@@ -99,7 +99,8 @@ def by_formatter(bootstrap: str) -> Counter[str]:
 
 def by_spark(bootstrap: str, master: str, rounds: int) -> tuple[Counter[str], list[float]]:
     """Counts by kind, and the seconds of each round but the first."""
-    spark = table_session("bench", master=master)
+    here = "127.0.0.1"
+    spark = table_session("bench", master=master, spark__driver__host=here, spark__driver__bindAddress=here)
     try:
         table = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", bootstrap).load()
         seconds, found = [], Counter[str]()
