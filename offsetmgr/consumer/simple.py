@@ -99,8 +99,10 @@ class SimpleConsumer:
         """The messages of these partitions from these offsets on, each partition asked of its leader.
 
         ``max_bytes`` bounds what is read of each partition's log; a first batch that is larger comes whole. A leader
-        waits up to ``max_wait_ms`` until it has ``min_bytes``. ``out_of_range`` overrides the consumer's own. Messages
-        of transactions that have not ended, or were aborted, are among them, as in all consumers before 0.11.
+        waits up to ``max_wait_ms`` until it has ``min_bytes``. An answer without messages says that there are none up
+        to its high watermark, which may lag for a moment after a leader changed or came back. ``out_of_range``
+        overrides the consumer's own. Messages of transactions that have not ended, or were aborted, are among them, as
+        in all consumers before 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
         `Unreadable` (a batch at the very offset is damaged) and others; where several partitions were asked for and
