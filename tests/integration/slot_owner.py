@@ -31,8 +31,8 @@ class Notebook:
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
-    def write(self, event: str, **what: Any) -> None:
-        self._file.write(json.dumps({"t": boottime(), "event": event, **what}) + "\n")
+    def write(self, event: str, at: float | None = None, **what: Any) -> None:
+        self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **what}) + "\n")
 
     def take(self, slot: int) -> None:
         self.write("take", slot=slot)
@@ -42,9 +42,14 @@ class Notebook:
 
 
 def watch(ownership: SlotOwnership, notebook: Notebook) -> None:
-    """Samples the lease in a thread of its own: what another thread is told, at any moment."""
+    """Samples the lease in a thread of its own: what another thread is told, at any moment.
+
+    The time is taken first: a process may be frozen between any two steps, and what it says after that moment was then
+    looked at after it too."""
     while True:
-        notebook.write("lease", valid=ownership.valid(), left=ownership.lease_left, generation=ownership.generation)
+        now = boottime()
+        valid, left = ownership.valid(), ownership.lease_left
+        notebook.write("lease", now, valid=valid, left=left, generation=ownership.generation)
         time.sleep(BETWEEN_SAMPLES)
 
 
