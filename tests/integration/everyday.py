@@ -8,23 +8,27 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-COMMAND = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()"]
+COMMAND = (sys.executable, "-c", "from offsetmgr.cli.app import main; main()")
+TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
 
 
 class Cli:
     """Runs ``offsetmgr`` with a state folder of its own and nothing else in its settings."""
 
     def __init__(self, home: Path) -> None:
+        self._home = home
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
         self.environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
 
-    def __call__(self, *arguments: str, code: int = 0, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, code: int = 0, timeout: float = 60, program: Sequence[str] = COMMAND
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*program, *arguments],
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -35,6 +39,12 @@ class Cli:
         assert done.returncode == code, done.stderr + done.stdout
         assert "Traceback" not in done.stderr
         return done
+
+    def timed(self, *arguments: str, code: int = 0) -> tuple[subprocess.CompletedProcess[str], float]:
+        """And the seconds that it took by its own clock."""
+        took = self._home / "took"
+        done = self(*arguments, code=code, program=(*TIMED, str(took)))
+        return done, float(took.read_text(encoding="ascii"))
 
     def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
         found = json.loads(self(*arguments, "--format", "json", code=code).stdout)

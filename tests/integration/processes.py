@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-OFFSETMGR = [sys.executable, "-m", "offsetmgr"]
+OFFSETMGR = (sys.executable, "-m", "offsetmgr")
+TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
@@ -36,6 +39,19 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) 
     return name
 
 
+def may_log_in(bootstrap: str, settings: Mapping[str, str]) -> None:
+    """Waits until brokers take these credentials: new ones of SCRAM reach them a moment after they were given."""
+
+    def taken() -> bool:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+        try:
+            return bool(admin.list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+    wait_for(taken, "the credentials are known")
+
+
 @dataclass
 class Commands:
     """Runs commands in ``folder``, which also holds their config and state; ``environ`` is added to their own."""
@@ -43,10 +59,10 @@ class Commands:
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, program: Sequence[str] = OFFSETMGR, **options: Any) -> subprocess.Popen[str]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
         return subprocess.Popen(
-            [*OFFSETMGR, *arguments],
+            [*program, *arguments],
             cwd=self.folder,
             env={
                 **environ,
@@ -68,3 +84,9 @@ class Commands:
         assert code is None or process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def timed(self, *arguments: str, code: int | None = 0) -> tuple[subprocess.CompletedProcess[str], float]:
+        """As `run`; and the seconds that it took by its own clock."""
+        with tempfile.NamedTemporaryFile() as took:
+            done = self.run(*arguments, code=code, program=(*TIMED, took.name))
+            return done, float(took.read())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +29,10 @@ READS_AND_EDITS = [
     ["offsets", "export", "x.avro", "--group", "g"],
 ]
 TIMEOUT_MS = 1500
-START = 4.0
-"""Seconds for a process to start on a busy machine, beside the time-out."""
+LITTLE = 3.0
+"""Seconds beside the time-out, by the command's own clock: its modules are imported in them."""
+PATIENT_MS = 30_000
+"""Where the servers are as they should be, and may be as busy as they like."""
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +42,11 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def check_fault(cli: Cli, arguments: list[str], tmp_path: Path, allowed: float) -> str:
+def check_fault(cli: Cli, arguments: list[str], tmp_path: Path, timeout_ms: int = TIMEOUT_MS) -> str:
     """One clear line, exit code 1, in time, nothing on stdout, no file left."""
     arguments = [str(tmp_path / a) if a == "x.avro" else a for a in arguments]
-    started = time.monotonic()
-    done = cli(*arguments, "--timeout", str(TIMEOUT_MS), code=1)
-    assert time.monotonic() - started < allowed
+    done, took = cli.timed(*arguments, "--timeout", str(timeout_ms), code=1)
+    assert took < timeout_ms / 1000 + LITTLE
     assert done.stdout == ""
     lines = [line for line in done.stderr.splitlines() if not line.startswith("reading:")]
     assert [re.split("[: ]", line)[0] for line in lines] in (["error"], ["error", "hint"]), done.stderr
@@ -65,7 +65,7 @@ def test_a_dead_server_is_one_line_within_the_time_out(
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         flags = ["--bootstrap-server", address] + (["--zookeeper", address] if kind == "zookeeper" else [])
-        line = check_fault(cli, [*arguments, *flags], tmp_path, TIMEOUT_MS / 1000 + START)
+        line = check_fault(cli, [*arguments, *flags], tmp_path)
     assert address in line
 
 
@@ -75,7 +75,7 @@ def test_a_port_that_never_answers_is_one_line_within_the_time_out(
     kind: str, arguments: list[str], cli: Cli, tmp_path: Path, silent: str
 ) -> None:
     flags = ["--bootstrap-server", silent] + (["--zookeeper", silent] if kind == "zookeeper" else [])
-    line = check_fault(cli, [*arguments, *flags], tmp_path, TIMEOUT_MS / 1000 + START)
+    line = check_fault(cli, [*arguments, *flags], tmp_path)
     assert silent in line
 
 
@@ -98,14 +98,13 @@ def test_an_unknown_group_is_one_line(
     flags += ["--zookeeper", zookeeper.connect] if kind == "zookeeper" else []
     unknown = f"{topic}-unknown"
     named = [unknown if a == "g" else topic if a == "t" else f"{topic}:0" if a == "t:0" else a for a in arguments]
-    line = check_fault(cli, [*named, *flags], tmp_path, 10)
+    line = check_fault(cli, [*named, *flags], tmp_path, PATIENT_MS)
     assert f"group '{unknown}'" in line
 
 
 def test_the_wrong_kind_of_server_is_one_line(
     cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    allowed = TIMEOUT_MS / 1000 + START
-    assert kafka.bootstrap in check_fault(cli, ["groups", "list", "--zookeeper", kafka.bootstrap], tmp_path, allowed)
-    line = check_fault(cli, ["groups", "list", "--bootstrap-server", zookeeper.connect], tmp_path, allowed)
+    assert kafka.bootstrap in check_fault(cli, ["groups", "list", "--zookeeper", kafka.bootstrap], tmp_path)
+    line = check_fault(cli, ["groups", "list", "--bootstrap-server", zookeeper.connect], tmp_path)
     assert zookeeper.connect in line
