@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
-from processes import Commands, create_topic
+from processes import Commands, create_topic, may_log_in
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.ports import free_port
@@ -66,6 +66,9 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for answered in admin.alter_user_scram_credentials([alice]).values():
             answered.result(20)
+        for mechanism in MODULES:
+            login = {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": KAFKA_SECRET}
+            may_log_in(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
         boss = KazooClient(
             chroot,
             auth_data=[("digest", f"boss:{ZOOKEEPER_SECRET}")],
@@ -161,14 +164,13 @@ def test_wrong_or_missing_credentials_are_named_in_one_line(secured: Secured, tm
     commands = Commands(tmp_path)
     given, says = FAULTS[fault]
     login = properties(tmp_path, **given)
-    began = time.monotonic()
 
-    done = commands.run(
+    done, took = commands.timed(
         "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--timeout", "5000", *login,
         code=1,
     )  # fmt: skip
 
-    assert time.monotonic() - began < 10
+    assert took < 5 + 3
     assert [line.partition(": ")[0] for line in done.stderr.splitlines()] in (["error"], ["error", "hint"]), done.stderr
     assert says in done.stderr
     assert not (tmp_path / "plan.json").exists()
