@@ -27,7 +27,11 @@ from offsetmgr.stores.uri import open_store
 pytestmark = pytest.mark.servers
 
 TIMEOUT_MS = 3000
-LONGEST_S = 12.0
+LITTLE = 5.0
+"""Seconds beside the time-out, by the command's own clock: for the modules that it imports, and for what it asks of the
+server that is as it should be."""
+PATIENT_MS = 30_000
+"""Where both servers are as they should be, and may be as busy as they like."""
 GROUP = "g"
 SIDE_BY_SIDE = 6
 """Commands at the same time: most of what they do here is wait."""
@@ -86,9 +90,8 @@ def scene(zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path_factory: pyte
 
 def complaint(scene: Scene, arguments: Sequence[str], code: int = 1, says: Sequence[str] = ()) -> str:
     """What is wrong with a command's answer to a fault; empty where it is as it should be."""
-    began = time.monotonic()
-    done = scene.commands.run(*arguments, code=None)
-    took = time.monotonic() - began
+    done, took = scene.commands.timed(*arguments, code=None)
+    timeout_ms = int(arguments[arguments.index("--timeout") + 1]) if "--timeout" in arguments else PATIENT_MS
     lines = [line for line in done.stderr.splitlines() if not line.startswith(PROGRESS)]
     wrong = []
     if [line.partition(": ")[0] for line in lines] not in (["error"], ["error", "hint"]):
@@ -100,7 +103,7 @@ def complaint(scene: Scene, arguments: Sequence[str], code: int = 1, says: Seque
         wrong.append(f"exit code {done.returncode}, not {code}")
     if done.stdout:
         wrong.append(f"stdout: {done.stdout[:200]}")
-    if took >= LONGEST_S:
+    if took >= timeout_ms / 1000 + LITTLE:
         wrong.append(f"took {took:.1f} s")
     if made := [file.name for file in scene.folder.glob("new-*")]:
         wrong.append(f"left {made}")
@@ -198,7 +201,7 @@ def test_an_unknown_group_is_one_line(scene: Scene) -> None:
         ["offsets", "import", "x.avro", "--group", nobody, "--execute", "--yes", "--store", new],
     ]
 
-    found = complaints(scene, [([*c, "--timeout", str(TIMEOUT_MS)], 1, (nobody,)) for c in commands])
+    found = complaints(scene, [([*c, "--timeout", str(PATIENT_MS)], 1, (nobody,)) for c in commands])
 
     assert found == [], "\n".join(found)
 

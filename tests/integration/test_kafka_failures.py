@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from processes import may_log_in
 from stopwatch import Stopwatch
 
 from offsetmgr.cluster.kafka import Admin, KafkaCluster
@@ -34,6 +35,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox.ports import free_port
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 
@@ -60,14 +62,10 @@ def refused(bootstrap: str, timeout_ms: int, **kafka: str) -> tuple[OffsetMgrErr
 
 
 @pytest.fixture
-def closed_port() -> int:
-    return free_port()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def closed_port() -> Iterator[int]:
+    with socket.socket() as held:  # bound and not listening: connections are refused, and nobody else takes the port
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 # --- dead, strange, frozen ------------------------------------------------------------------------
@@ -155,24 +153,24 @@ def test_the_first_commit_on_a_fresh_cluster_does_not_hang(
     own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
 ) -> None:
     topic = make_topic("fresh", 2, bootstrap=own_broker.bootstrap)
-    with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=25_000)) as store:
+    with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=60_000)) as store:
         began = time.monotonic()
 
         result = store.commit("first", {TopicPartition(topic, 0): OffsetAndMetadata(5)})
 
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 50  # what hangs does so until its time-out
         assert result.outcomes[TopicPartition(topic, 0)].verdict is Verdict.WRITTEN
         assert dict(store.fetch("first")) == {TopicPartition(topic, 0): Committed(5)}
 
 
 def test_describing_groups_of_a_fresh_cluster_does_not_hang(own_broker: KafkaBroker | KraftBroker) -> None:
-    with KafkaCluster(own_broker.bootstrap, ConnectionConfig(timeout_ms=25_000)) as cluster:
+    with KafkaCluster(own_broker.bootstrap, ConnectionConfig(timeout_ms=60_000)) as cluster:
         began = time.monotonic()
 
         described = cluster.describe_groups(["nobody"])
 
         assert getattr(described["nobody"], "state", described["nobody"]) == "DEAD"
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 50
 
 
 def test_a_frozen_broker_is_a_time_out_and_nothing_else(
@@ -182,19 +180,19 @@ def test_a_frozen_broker_is_a_time_out_and_nothing_else(
     tp = TopicPartition(topic, 0)
     config = ConnectionConfig(timeout_ms=2_000)
     with KafkaStore(own_broker.bootstrap, config) as store, KafkaCluster(own_broker.bootstrap, config) as cluster:
-        _until_written(store, "g", {tp: OffsetAndMetadata(5)})
-        cluster.cluster_id()
+        # A broker that is still warming up takes longer than that.
+        _until(lambda: not _failures(store, "g", {tp: OffsetAndMetadata(5)}))
+        _until(lambda: isinstance(cluster.log_ranges([tp])[tp], LogRange))
         own_broker.freeze()
         try:
-            began = time.monotonic()
-            with pytest.raises(TimedOut):
-                store.fetch("g")
-            (scanned,) = store.scan(["g"])
-            (edited,) = store.edit([GroupEdit("g", {tp: Change(OffsetAndMetadata(9))})])
-            with pytest.raises(TimedOut):
-                list(store.groups())
-            ranges = cluster.log_ranges([tp])
-            took = time.monotonic() - began
+            with Stopwatch() as watch:
+                with pytest.raises(TimedOut):
+                    store.fetch("g")
+                (scanned,) = store.scan(["g"])
+                (edited,) = store.edit([GroupEdit("g", {tp: Change(OffsetAndMetadata(9))})])
+                with pytest.raises(TimedOut):
+                    list(store.groups())
+                ranges = cluster.log_ranges([tp])
         finally:
             own_broker.thaw()
 
@@ -202,17 +200,19 @@ def test_a_frozen_broker_is_a_time_out_and_nothing_else(
         assert dict(scanned.offsets) == {}
         assert {type(e) for e in edited.failures.values()} == {TimedOut}
         assert isinstance(ranges[tp], TimedOut)
-        assert took < 5 * 2 + 4
+        assert watch.seconds < 5 * 2 + 4
 
 
-def _until_written(store: KafkaStore, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-    """Repeats a commit whose time-out is too short for a broker that is still warming up."""
+def _failures(store: KafkaStore, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]) -> object:
+    (result,) = store.edit([GroupEdit(group, {tp: Change(o) for tp, o in offsets.items()})])
+    return result.failures
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Repeats what has a time-out of its own."""
     deadline = time.monotonic() + 60
-    while True:
-        (result,) = store.edit([GroupEdit(group, {tp: Change(o) for tp, o in offsets.items()})])
-        if not result.failures:
-            return
-        assert time.monotonic() < deadline, result.failures
+    while not condition():
+        assert time.monotonic() < deadline, "not within 60 s"
 
 
 def test_a_broker_killed_in_the_middle_of_edits_leaves_no_false_claim(
@@ -261,7 +261,7 @@ def test_many_locks_wait_for_the_rebalance_delay_side_by_side(
     with KafkaBroker(tmp_path, zookeeper=chroot, config=config) as broker:
         topic = make_topic("delayed", 1, bootstrap=broker.bootstrap)
         tp = TopicPartition(topic, 0)
-        with KafkaStore(broker.bootstrap, ConnectionConfig(timeout_ms=25_000)) as store:
+        with KafkaStore(broker.bootstrap, ConnectionConfig(timeout_ms=60_000)) as store:
             names = [f"g{n}" for n in range(300)]
             assert all(
                 not r.failures for r in store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(1))}) for n in names)
@@ -272,7 +272,7 @@ def test_many_locks_wait_for_the_rebalance_delay_side_by_side(
             took = time.monotonic() - began
 
     assert {(r.atomic, r.outcomes[tp].verdict) for r in results} == {(True, Verdict.WRITTEN)}
-    assert 3 <= took < 15
+    assert 3 <= took < 60
 
 
 # --- logins ---------------------------------------------------------------------------------------
@@ -303,6 +303,9 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
         ]
         for answered in admin.alter_user_scram_credentials(alter).values():
             answered.result(20)
+        # The broker reads them when ZooKeeper tells it that there are new ones.
+        for mechanism in LISTENERS.values():
+            may_log_in(f"127.0.0.1:{sasl_port}", login(mechanism, "alice-secret"))
         yield f"127.0.0.1:{sasl_port}"
 
 
