@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from committing_client import commit, fetch
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
 
@@ -102,6 +103,19 @@ def reports(addresses: str) -> list[ManagerReport]:
     with Managers(addresses, ConnectionConfig(timeout_ms=3000)) as managers, contextlib.suppress(OffsetMgrError):
         return managers.reports()
     return []
+
+
+def answer_to(client: Consumer) -> dict[int, int | None]:
+    """What the client is told once it is told anything: shards move now and then, and it has to ask again."""
+    told: list[dict[int, int | None] | None] = []
+    wait_for(lambda: told.append(fetch(client, "t")) or told[-1], "the client is answered")
+    assert told[-1] is not None
+    return told[-1]
+
+
+def commits(client: Consumer, value: int) -> None:
+    """Commits a value until it is acknowledged in every partition."""
+    wait_for(lambda: all(commit(client, "t", value).values()), "the client commits")
 
 
 def served(addresses: str, managers: int) -> bool:

@@ -42,7 +42,7 @@ def test_a_member_frozen_past_its_session_and_woken(
 ) -> None:
     topic = make_topic(unique, 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for number in range(8000):
+    for number in range(24_000):  # more than it can have handed out when it is frozen, however late that is
         producer.produce(topic, b"%d" % number, partition=number % 2)
     assert producer.flush(30) == 0
 

@@ -11,9 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from committing_client import PARTITIONS, commit, consumer, fetch
-from confluent_kafka import Consumer
-from fleet import SHARDS, Manager, clients_of, history_of, managers_of, reports, served, wait_for
+from committing_client import PARTITIONS, consumer
+from fleet import (
+    SHARDS,
+    Manager,
+    answer_to,
+    clients_of,
+    commits,
+    history_of,
+    managers_of,
+    reports,
+    served,
+    wait_for,
+)
 from history import violations
 from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
@@ -86,23 +96,15 @@ async def ask_while_frozen(frozen: Manager, other: Manager, group: str) -> tuple
 
 def move_on(manager: Manager, group: str) -> None:
     client = consumer(manager.address, group)
-    assert all(commit(client, "t", 200).values())
+    commits(client, 200)
     client.close()
-
-
-def answer_to(client: Consumer) -> dict[int, int | None]:
-    """What the client is told once it is told anything: shards move now and then, and it has to ask again."""
-    told: list[dict[int, int | None] | None] = []
-    wait_for(lambda: told.append(fetch(client, "t")) or told[-1], "the client is answered")
-    assert told[-1] is not None
-    return told[-1]
 
 
 def test_a_frozen_manager_that_wakes_tells_nobody_anything(two: list[Manager]) -> None:
     everybody = addresses(two)
     group = group_of(two[0], everybody)
     client = consumer(everybody, group)
-    assert all(commit(client, "t", 100).values())
+    commits(client, 100)
 
     committed, fetched = asyncio.run(ask_while_frozen(two[0], two[1], group))
 
@@ -111,7 +113,7 @@ def test_a_frozen_manager_that_wakes_tells_nobody_anything(two: list[Manager]) -
     assert fetched in allowed
     # The client that had spoken with the frozen one is told NOT_COORDINATOR at most, finds the other one, and goes on.
     assert answer_to(client) == dict.fromkeys(range(PARTITIONS), 200)
-    wait_for(lambda: all(commit(client, "t", 300).values()), "the client commits")
+    commits(client, 300)
     assert answer_to(client) == dict.fromkeys(range(PARTITIONS), 300)
     client.close()
     wait_for(lambda: served(everybody, 2), "both managers share the shards again")

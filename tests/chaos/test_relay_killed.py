@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from conftest import MakeTopic
-from fleet import Manager, managers_of, wait_for
+from fleet import Manager, managers_of, served, wait_for
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import OffsetMgrError
@@ -106,6 +106,7 @@ def test_consumers_come_back_to_a_manager_that_was_killed(
                     assert min(received(file)[count:]) >= committed_then
         with open_store(f"kafka://{kafka.bootstrap}") as real:
             assert [dict(real.fetch(group)) for group in groups.values()] == [{}] * 3
+        wait_for(lambda: served(manager.address, 1), "all shards are served")
         status = subprocess.run(
             [sys.executable, "-m", "offsetmgr", "manager", "status", "--bootstrap-server", manager.address],
             capture_output=True, text=True, timeout=60, check=False,
