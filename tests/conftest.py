@@ -11,6 +11,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import hypothesis  # before kio, which registers its strategies if it is there already
@@ -19,17 +20,29 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
 
+ALL_NEED_SERVERS = re.compile(r"^pytestmark = .*\bpytest\.mark\.servers\b", re.MULTILINE)
+"""The line of a test file that marks all that is in it."""
+
 
 def pytest_configure() -> None:
     """A shell that starts the tests in the background has Ctrl-C ignored, and what tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more of the machine than of what it tests: `pytest-timeout` bounds the whole.
-    hypothesis.settings.register_profile("any machine", deadline=None)
+    examples = 300 if os.environ.get("OFFSETMGR_SOAK") else 30
+    hypothesis.settings.register_profile("any machine", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("any machine")
     # As the sandbox's servers: a JVM that lives for seconds spends them on its start, not on what it might optimise.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark listens on the machine's own address
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without servers, a file whose every test needs them is not even imported: each of xdist's processes would do
+    that, and turn its assertions into pytest's, for nothing."""
+    if "not servers" in config.option.markexpr and collection_path.suffix == ".py":
+        return True if ALL_NEED_SERVERS.search(collection_path.read_text(encoding="utf-8")) else None
+    return None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -252,5 +252,5 @@ class DualModel(RuleBasedStateMachine):
 
 TestDualModel = DualModel.TestCase
 TestDualModel.settings = settings(
-    max_examples=5000 if os.environ.get("OFFSETMGR_SOAK") else 500, stateful_step_count=40, deadline=None
+    max_examples=5000 if os.environ.get("OFFSETMGR_SOAK") else 150, stateful_step_count=40, deadline=None
 )

@@ -174,5 +174,5 @@ class MigrationModel(RuleBasedStateMachine):
 
 TestMigrationModel = MigrationModel.TestCase
 TestMigrationModel.settings = settings(
-    max_examples=5000 if os.environ.get("OFFSETMGR_SOAK") else 300, stateful_step_count=30, deadline=None
+    max_examples=5000 if os.environ.get("OFFSETMGR_SOAK") else 100, stateful_step_count=30, deadline=None
 )

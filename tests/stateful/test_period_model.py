@@ -12,7 +12,7 @@ from simulated_periods import World
 from offsetmgr.period import barrier, turning
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-RUNS = 10_000 if SOAK else 500
+RUNS = 10_000 if SOAK else 200
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 
 pytestmark = pytest.mark.timeout(3600 if SOAK else 180)

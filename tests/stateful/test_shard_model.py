@@ -12,7 +12,7 @@ from scenarios.world import MemoryWorld
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.kafka import KafkaFormat
 
-EXAMPLES = 2000 if os.environ.get("OFFSETMGR_SOAK") else 200
+EXAMPLES = 2000 if os.environ.get("OFFSETMGR_SOAK") else 100
 SETTINGS = settings(max_examples=EXAMPLES // 2, stateful_step_count=50, deadline=None, derandomize=True)
 
 

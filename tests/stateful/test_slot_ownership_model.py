@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from simulated_group import REBALANCE, SLOTS, Process, World
 
-SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 50
+SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 25
 MOST_PROCESSES = 4
 
 

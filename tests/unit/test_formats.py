@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from unittest import mock
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.errors import MalformedData, TimedOut, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
+from offsetmgr.formats import lines as snapshot_lines
 from offsetmgr.formats.avro import SCHEMA, AvroFormat
 from offsetmgr.formats.base import Format, GroupEntry, SnapshotHeader, SnapshotReader
 from offsetmgr.formats.choose import by_name, format_name, open_snapshot
@@ -119,7 +122,6 @@ def test_sparks_json_carries_names_and_offsets(groups: list[GroupEntry]) -> None
         assert list(read("spark", write(SparkFormat(), [group]), group.group).read()) == [group]
 
 
-@settings(max_examples=50)
 @given(groups_of(SEGMENT, BARE), st.randoms(use_true_random=False))
 @pytest.mark.parametrize("form", ["csv", "zk"])
 def test_lines_of_a_group_need_not_stand_together(form: str, groups: list[GroupEntry], random: object) -> None:
@@ -263,6 +265,37 @@ def test_export_lines_go_on_after_an_empty_line() -> None:
     data = b"/consumers/g/offsets/t/0:1\n\n\n/consumers/g/offsets/t/1:2\n"
 
     assert offsets(read("zk", data)) == {"g": {("t", 0): 1, ("t", 1): 2}}
+
+
+PIECES = st.sampled_from(
+    [b"g,t,0,1", b"g,t,1,2", b"h,t,0,3", b'"h","u",1,4', b"g,t,0,12x", b"g,t,00,1", b"g, t,5,6", b"", b"\xc3\xbc,t,0,7"]
+)
+ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n", b"\r\r\n", b"\n\n", b""])
+
+
+@given(st.lists(st.tuples(PIECES, ENDS), max_size=8))
+def test_a_small_file_taken_in_at_once_says_what_line_by_line_it_says(lines: list[tuple[bytes, bytes]]) -> None:
+    data = b"".join(chain.from_iterable(lines))
+    said: list[object] = []
+    for small in (snapshot_lines._SMALL, 0):
+        with mock.patch.object(snapshot_lines, "_SMALL", small):
+            try:
+                said.append(list(offsets(read("csv", data)).items()))
+            except MalformedData as error:
+                said.append(str(error))
+            except UsageError as error:  # the first line has too few values
+                said.append(str(error))
+
+    assert said[0] == said[1]
+
+
+def test_lines_of_many_blocks_come_to_whole_groups() -> None:
+    groups = {f"group-{g}": {("orders", p): g + p for p in range(500)} for g in range(40)}
+    data = "".join(f"{g},{t},{p},{o}\n" for g, found in groups.items() for (t, p), o in found.items()).encode()
+
+    assert offsets(read("csv", data)) == groups
+    assert why("csv", data + b"group-39,orders,7,1\n").startswith("line 20001: the same partition as line 19508")
+    assert offsets(read("csv", data + b"group-3,orders,500,1\n"))["group-3"][("orders", 500)] == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.errors import Unreachable
@@ -103,7 +103,6 @@ BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 
 
 @given(BODIES, st.lists(st.integers(1, 60), max_size=60), st.integers(0, 8))
-@settings(max_examples=150, deadline=None)
 def test_frames_arrive_whole_and_in_order_however_they_are_cut(
     bodies: list[bytes], cuts: list[int], begins_after: int
 ) -> None:
@@ -132,7 +131,6 @@ def test_frames_arrive_whole_and_in_order_however_they_are_cut(
 
 
 @given(st.lists(st.integers(1, 9), max_size=20))
-@settings(max_examples=50, deadline=None)
 def test_answers_that_are_read_are_collected_between_those_that_pass(cuts: list[int]) -> None:
     async def run() -> None:
         story = Story()

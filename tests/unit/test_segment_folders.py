@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.errors import FileFailure, OffsetOutOfRange, OverLimit, Unreadable, UnsupportedOperation
@@ -198,7 +198,6 @@ def test_a_log_is_read_from_any_offset_in_chunks_of_any_size(folder: Path) -> No
             assert read_all(Partition(folder), offset, size) == list(range(offset, 60))
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400), st.sampled_from([0, 1, 2])), min_size=1, max_size=25),
     st.integers(200, 3000),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from listening import Listening, MemoryBackend, WireClient, commit_errors
 
@@ -166,7 +166,6 @@ def test_malformed_plain_messages_are_refused(authentication: Authentication, me
 
 
 @given(first=st.binary(max_size=60), second=st.binary(max_size=60), honest=st.booleans())
-@settings(max_examples=200, deadline=None)
 def test_junk_is_refused_and_never_anything_else(
     credentials: Credentials, first: bytes, second: bytes, honest: bool
 ) -> None:
