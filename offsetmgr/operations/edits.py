@@ -36,7 +36,7 @@ def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelec
         problem = None
         if not changes and topics.patterns:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
-        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), problem)
+        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), problem, found.as_of)
 
 
 @runtime_checkable
@@ -105,7 +105,7 @@ def propose_import(
             else:
                 changes.append(_toward(store, tp, found, committed.value(), allow_rewind))
         changes += _unreadable(source.errors, topics)
-        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)))
+        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
 
 def propose_undo(
@@ -142,7 +142,7 @@ def propose_undo(
             if change.writes and not force and not _left_by(current, left):
                 change = change._replace(problem=_moved_on(found.group, tp, current, left), writes=False)
             changes.append(change)
-        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)))
+        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
 
 def _toward(

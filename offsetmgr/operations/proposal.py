@@ -42,11 +42,13 @@ BY_PARTITION: Final = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class GroupProposal:
-    """One group's changes, sorted by partition. ``problem`` is why nothing of the group will be done."""
+    """One group's changes, sorted by partition. ``problem`` is why nothing of the group will be done; ``as_of`` is that
+    of the scan in which each ``before`` was found (see `GroupEdit`)."""
 
     group: str
     changes: tuple[ProposedChange, ...]
     problem: OffsetMgrError | None = None
+    as_of: int | None = None
 
     def edit(self, guard: Guard = Guard.LOCK) -> GroupEdit | None:
         """The edit that carries it out, each change conditional on its before-image; None where nothing is to do.
@@ -59,7 +61,9 @@ class GroupProposal:
             for tp, before, after, _, problem, writes in self.changes
             if writes and problem is None
         }
-        return GroupEdit(self.group, changes, guard) if changes and self.problem is None else None
+        if not changes or self.problem is not None:
+            return None
+        return GroupEdit(self.group, changes, guard, as_of=self.as_of)
 
 
 @dataclass(slots=True)

@@ -208,7 +208,7 @@ def _propose_group(
             after = current.value()  # nothing moves, so its metadata stays as well
         return propose(tp, current, after, store.capabilities, note=target.note)
 
-    return GroupProposal(found.group, tuple(one(tp) for tp in partitions))
+    return GroupProposal(found.group, tuple(one(tp) for tp in partitions), as_of=found.as_of)
 
 
 def propose_set(

@@ -114,12 +114,16 @@ class GroupEdit:
     """Changes to one group's offsets.
 
     ``committer`` only with `Guard.OVERWRITE`, and only Kafka's groups have members: other stores ignore both.
+
+    ``as_of`` is the `GroupOffsets.as_of` of the scan that found every ``expected`` of the changes, else None: what has
+    provably not been replaced since need not be read again to be compared.
     """
 
     group: str
     changes: Mapping[TopicPartition, Change]
     guard: Guard = Guard.LOCK
     committer: Committer | None = None
+    as_of: int | None = None
 
 
 class Verdict(Enum):
@@ -167,12 +171,15 @@ class GroupOffsets:
     """Everything that one group has committed: offsets, and the partitions whose value could not be read.
 
     ``error`` is set where the whole group could not be read; then both mappings are empty and mean nothing.
+    ``as_of`` is a moment in the store's own count of changes (ZooKeeper: a zxid) at or after which all of it was read;
+    None where the store has no such count.
     """
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
     errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     error: OffsetMgrError | None = None
+    as_of: int | None = None
 
 
 @runtime_checkable

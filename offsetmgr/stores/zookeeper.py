@@ -166,11 +166,12 @@ class ZookeeperStore(StoreBase):
             if self._layout.loose or not self.session.reads_in_bulk():
                 yield from self._scan_batch([*batch, *islice(remaining, GROUPS_AT_ONCE - 1)])
                 continue
-            for found in BulkScan(self.session, self._layout).scan(chain(batch, remaining)):
+            scan = BulkScan(self.session, self._layout)
+            for found in scan.scan(chain(batch, remaining)):
                 odd = [group for group, offsets in found if offsets is None]
                 others = iter(self._scan_batch(odd)) if odd else iter(())
                 for group, offsets in found:
-                    yield next(others) if offsets is None else GroupOffsets(group, offsets)
+                    yield next(others) if offsets is None else GroupOffsets(group, offsets, as_of=scan.as_of)
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
         failed: dict[str, OffsetMgrError] = {}

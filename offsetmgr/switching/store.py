@@ -184,7 +184,7 @@ class SwitchedStore(StoreBase):
                 of_mode = [group for group, one in said.items() if one is mode]
                 for result in life.places.store(mode).scan(of_mode) if of_mode else ():
                     offsets = {tp: Committed(one.offset) for tp, one in result.offsets.items()}
-                    found[result.group] = replace(result, offsets=offsets)
+                    found[result.group] = replace(result, offsets=offsets, as_of=None)
             again = self._modes(life, [group for group, one in said.items() if isinstance(one, Phase)])
             left = [group for group, one in again.items() if one is not said[group]]
             if not left:

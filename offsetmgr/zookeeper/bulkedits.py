@@ -5,8 +5,11 @@ are encoded, compared and written hundreds at a time, without an object for each
 written, those after them are read.  Whatever is not common (something to create or delete, a value that is not what
 was expected, a transaction that was refused or not answered) goes to `edits`, which decides each case by itself.
 
-Ordering contract: as in `edits`.  Every write follows a read of its node in the same stream and names the version that
-was read.  An edit is read only when earlier edits of the same group are settled.
+Ordering contract: as in `edits`.  Every write names the version of its node that was read before it.  Where that was
+read is one of two: in the same stream; or by the scan that the edit's ``as_of`` is of, and then the stream reads only
+the nodes' parents, which tell whether any child of theirs has been created or deleted since.  If none has, a node with
+the version that was expected has never been anything else since it was expected.  An edit is read only when earlier
+edits of the same group are settled.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain, repeat
 from operator import gt, ne
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import Absent, Committed, TopicPartition
@@ -26,7 +29,7 @@ from offsetmgr.zookeeper import jute
 from offsetmgr.zookeeper.edits import Batch, Transaction, Write
 from offsetmgr.zookeeper.jute import Expected, NodeData, Op
 from offsetmgr.zookeeper.layouts import ConsumersLayout, Layout
-from offsetmgr.zookeeper.multiread import BulkVerify, RawAnswer
+from offsetmgr.zookeeper.multiread import PATHS_A_REQUEST, BulkFolders, BulkVerify, RawAnswer
 from offsetmgr.zookeeper.offsetdata import MAX_OFFSET, SURE_DIGITS
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.transactions import OPERATIONS_A_TRANSACTION, BulkWrite, Operation, Outcome, SetData, State
@@ -136,8 +139,9 @@ class _Part:
     was found at each."""
 
     rows: list[_Row]
-    answer: RawAnswer = (b"", 0)
-    """What was answered where all was as expected; then ``found`` is left out."""
+    answer: RawAnswer | None = None
+    """What was answered where all was as expected; then ``found`` is left out. None as well where the nodes were not
+    read."""
     found: list[NodeData] = field(default_factory=list)
     before: list[Committed] = field(default_factory=list)
 
@@ -146,19 +150,45 @@ class _Part:
         return [row[3] for row in self.rows]
 
     def read(self) -> BulkVerify:
-        return BulkVerify([jute.reads(Op.GET, self.paths)], len(self.rows), _expected([row[2] for row in self.rows]))
+        expected = _expected([row[2] for row in self.rows])
+        return BulkVerify([jute.reads(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
+
+    def says_all(self) -> bool:
+        """Whether the changes say what every node holds, and are common ones if it does."""
+        return _expected([row[2] for row in self.rows]) is not None
 
     def nodes(self) -> list[NodeData]:
-        """What was found at each of the rows."""
+        """What was found (or, unread, must be) at each of the rows."""
         if self.found:
             return self.found
+        if self.answer is None:
+            return [
+                NodeData(b"%d" % held.offset, 0, 0, held.commit_timestamp or 0, held.version or 0, 0)
+                for held in self.before
+            ]
         found = jute.multi_node_data(*self.answer, len(self.rows))
         return [node for node in found if isinstance(node, NodeData)]
 
+    @property
+    def unread(self) -> bool:
+        """Whether the nodes were not read, but expected; when they were created is not known then."""
+        return not self.found and self.answer is None
 
-def _expected(changes: list[Any]) -> Expected | None:
-    """What the nodes hold if everything is as expected and each change is a common one; None where some change says
-    too little of that, or would be none."""
+
+class _Expectation(NamedTuple):
+    """What the nodes of some changes hold if everything is as expected."""
+
+    offsets: tuple[int, ...]
+    times: tuple[int, ...]
+    versions: tuple[int, ...]
+
+    def nodes(self) -> Expected:
+        return list(map(b"%d".__mod__, self.offsets)), self.times, self.versions
+
+
+def _expected(changes: list[Any]) -> _Expectation | None:
+    """What is expected of nodes that are all expected to be there, where each change is then a common one; None where
+    some change says too little of that, or would be none."""
     afters, befores, rewinds = zip(*changes, strict=True)
     if None in befores:
         return None
@@ -168,7 +198,7 @@ def _expected(changes: list[Any]) -> Expected | None:
     wanted = [after[0] for after in afters]
     if not (all(map(gt, wanted, held)) or (all(rewinds) and all(map(ne, wanted, held)))):
         return None
-    return list(map(b"%d".__mod__, held)), times, versions
+    return _Expectation(held, times, versions)
 
 
 def _parts(rows: list[_Row]) -> list[_Part]:
@@ -179,7 +209,8 @@ def _parts(rows: list[_Row]) -> list[_Part]:
 
 
 class _BulkBatch:
-    """Some edits: the common changes among them in parts, the others left to `Batch`. Sends its reads at once."""
+    """Some edits: the common changes among them in parts, the others left to `Batch`. Sends its reads at once: of the
+    nodes, or of nothing but their parents, where what the edits expect is enough with that."""
 
     def __init__(self, session: ZookeeperSession, batch: Batch, nodes: _Nodes | None) -> None:
         """``nodes`` None: nothing is common."""
@@ -188,7 +219,10 @@ class _BulkBatch:
         self._odd: list[tuple[int, TopicPartition, Change]] = []
         self._sent: list[_Part] = []
         self._outcomes: Callable[[], list[Outcome]] = list
-        self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] = list
+        self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] | None = None
+        self._folders: list[tuple[int, bytes]] = []
+        """The parents of the nodes, each with the zxid as of which its children are expected."""
+        self._zxids: Callable[[], list[list[int | None]]] = list
         rows: list[_Row] = []
         for index, edit in enumerate(batch.edits):
             if nodes is None:
@@ -196,14 +230,37 @@ class _BulkBatch:
             else:
                 nodes.sort_in(index, edit, rows, self._odd)
         self._parts = _parts(rows)
-        if self._parts:
-            self._answers = session.begin_reads([part.read() for part in self._parts])
+        if not self._parts:
+            return
+        as_of = [edit.as_of for edit in batch.edits if edit.as_of is not None]
+        if nodes is None or len(as_of) < len(batch.edits) or not all(part.says_all() for part in self._parts):
+            self._answers = self._begin_reads()
+            return
+        for zxid, edit in zip(as_of, batch.edits, strict=True):
+            self._folders += [(zxid, folder) for folder in nodes.folders(edit)]
+        some = [self._folders[at : at + PATHS_A_REQUEST] for at in range(0, len(self._folders), PATHS_A_REQUEST)]
+        self._zxids = session.begin_reads(
+            [BulkFolders([jute.reads(Op.GET, [path for _, path in folders])], len(folders)) for folders in some]
+        )
+
+    def _begin_reads(self) -> Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]]:
+        return self._session.begin_reads([part.read() for part in self._parts])
+
+    def _nobody_came_or_went(self) -> bool:
+        """Whether the nodes are those that were there when the edits' scan read them."""
+        return all(
+            zxid is not None and zxid <= as_of
+            for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._folders, strict=True)
+        )
 
     def write(self) -> None:
         """Decides upon what was read, and sends the transactions. Raises where the session fails: then nothing of
         this batch was written."""
         writes: list[BulkWrite] = []
-        for part, (answer, nodes) in zip(self._parts, self._answers(), strict=True):
+        if self._answers is None and self._parts and not self._nobody_came_or_went():
+            self._answers = self._begin_reads()
+        answers = self._answers() if self._answers is not None else [(None, None)] * len(self._parts)
+        for part, (answer, nodes) in zip(self._parts, answers, strict=True):
             if operations := self._as_expected(part, answer) if nodes is None else self._decide(part, nodes):
                 writes.append(BulkWrite(operations, part.paths))
                 self._sent.append(part)
@@ -227,8 +284,8 @@ class _BulkBatch:
                 again += self.batch.settle(self._one_by_one(part), outcome)
         return self.batch.results([*again, *self.batch.prepared(self._odd)], begun=bool(self._sent))
 
-    def _as_expected(self, part: _Part, answer: RawAnswer) -> list[bytes]:
-        """The operations for nodes that all hold what `_expected` says."""
+    def _as_expected(self, part: _Part, answer: RawAnswer | None) -> list[bytes]:
+        """The operations for nodes that all hold what `_expected` says; without an answer, if they do."""
         part.answer = answer
         part.before = [row[2][1] for row in part.rows]
         wanted = [b"%d" % row[2][0][0] for row in part.rows]
@@ -264,10 +321,14 @@ class _BulkBatch:
         chroot = len(self._session.chroot)
         operations: list[Operation] = []
         writes: list[Write | None] = []
-        for (index, partition, change, path), node, before in zip(part.rows, part.nodes(), part.before, strict=True):
+        nodes, as_of = part.nodes(), None
+        for (index, partition, change, path), node, before in zip(part.rows, nodes, part.before, strict=True):
+            edit = self.batch.edits[index]
+            if part.unread:
+                as_of = edit.as_of
             at, data = jute.path_of(path)[chroot:], b"%d" % change.after.offset
             operations.append(SetData(at, data, node.version))
-            writes.append(Write(index, self.batch.edits[index].group, partition, change, at, data, before, node))
+            writes.append(Write(index, edit.group, partition, change, at, data, before, node, as_of))
         return Transaction(operations, writes)
 
 
@@ -288,7 +349,7 @@ class _Nodes:
         except OffsetMgrError:  # each partition has it as its outcome
             odd += [(index, partition, change) for partition, change in edit.changes.items()]
             return
-        below, ustring, raw = self._below, jute.ustring, (self._chroot + root).encode()
+        below, ustring, raw = self._below, jute.ustring, self._raw(root)
         for partition, change in edit.changes.items():
             after, expected, _ = change
             tail = None
@@ -298,6 +359,20 @@ class _Nodes:
                 odd.append((index, partition, change))
             else:
                 rows.append((index, partition, change, ustring(raw + tail)))
+
+    def folders(self, edit: GroupEdit) -> list[bytes]:
+        """The parents of an edit's nodes, as `jute.ustring`; of those that can be."""
+        try:
+            root = self._layout.offsets_root(edit.group)
+        except OffsetMgrError:
+            return []
+        one_of_each = {partition[0]: partition for partition in edit.changes}.values()
+        tails = [self._below.get(partition) or self._learn(edit.group, root, partition) for partition in one_of_each]
+        raw = self._raw(root)
+        return [jute.ustring(raw + tail.rpartition(b"/")[0]) for tail in tails if tail is not None]
+
+    def _raw(self, root: str) -> bytes:
+        return (self._chroot + root).encode()
 
     def _learn(self, group: str, root: str, partition: TopicPartition) -> bytes | None:
         """The path below the offsets' root; None where there can be no such node."""

@@ -43,6 +43,8 @@ class BulkScan:
     """One scan. ``layout`` must be one that keeps decimals."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
+        self.as_of = session.zxid
+        """A zxid that everything which is read is at least as young as."""
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}

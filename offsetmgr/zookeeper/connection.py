@@ -180,6 +180,12 @@ class Connection:
         return None if identity is None else int(identity[0])
 
     @property
+    def zxid(self) -> int | None:
+        """The zxid of the last answer, of whichever connection of the client; None before the first."""
+        client = self._client
+        return (client.last_zxid or None) if client is not None else None
+
+    @property
     def granted_s(self) -> float | None:
         """The session time-out that the server granted, in seconds; None before the first connection, and without
         ``session_timeout_ms``."""

@@ -52,6 +52,8 @@ class Write:
     """What the node is to hold; None deletes it. Made anew from what it holds now each time it is read."""
     found: Offset | None = None
     node: NodeData | None = None
+    as_of: int | None = None
+    """Where it is set, ``node`` was not read but expected: one that was created after this zxid is another one."""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -66,7 +68,8 @@ class Write:
         """Whether the node is still what it was when the write was decided."""
         if self.node is None or now is None:
             return self.node is now
-        return (now.czxid, now.version) == (self.node.czxid, self.node.version)
+        same = now.czxid == self.node.czxid if self.as_of is None else now.czxid <= self.as_of
+        return same and now.version == self.node.version
 
     def done(self, now: NodeData | None) -> bool:
         """Whether the node is exactly what the write would have made of it."""
@@ -179,7 +182,7 @@ class Batch:
         except OffsetMgrError as error:
             self._fail(write, error)
             return False
-        write.found, write.node = found, node
+        write.found, write.node, write.as_of = found, node, None
         if expected is not None and not _holds(expected, found):
             why = f"expected {_said(expected)}, but ZooKeeper holds {_said(found)}"
             self._fail(write, Conflict(str(write), why, "nothing was written; read again and decide", actual=found))

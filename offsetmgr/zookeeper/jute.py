@@ -64,6 +64,7 @@ class BrokenAnswer(ValueError):
 
 
 _INT: Final = struct.Struct("!i")
+_LONG: Final = struct.Struct("!q")
 _MULTI_HEADER: Final = struct.Struct("!iBi")
 _TYPE_AND_FIRST_INT: Final = struct.Struct("!i5xi")
 _END: Final = _MULTI_HEADER.pack(-1, True, -1)
@@ -317,6 +318,28 @@ def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | i
 def names_in(vector: bytes) -> list[str]:
     """The names in one of `multi_name_vectors`."""
     return _strings(vector, 0)[0]
+
+
+def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | None]:
+    """From the answers to a multi-read of ``count`` getData: of each node the zxid with which a child of it was last
+    created or deleted, or it itself was created; None where it cannot be read."""
+    found: list[int | None] = []
+    peek, zxid = _TYPE_AND_FIRST_INT.unpack_from, _LONG.unpack_from
+    get: int = Op.GET
+    try:
+        for _ in range(count):
+            kind, number = peek(buffer, offset)
+            offset += 13
+            if kind == get:
+                offset += max(number, 0) + 68
+                found.append(zxid(buffer, offset - 8)[0])  # the Stat ends with pzxid
+            elif kind == -1:
+                found.append(None)
+            else:
+                raise BrokenAnswer(f"multi-read: a result of type {kind} where getData was asked")
+    except struct.error as broken:
+        raise BrokenAnswer(f"multi-read: {broken}") from broken
+    return found
 
 
 def holds(buffer: bytes, offset: int, expected: Expected) -> bool:

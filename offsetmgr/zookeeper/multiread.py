@@ -117,6 +117,13 @@ class BulkVerify(BulkRead[tuple[RawAnswer, list[NodeData | int] | None]]):
         return answer, jute.multi_node_data(buffer, offset, self.count)
 
 
+class BulkFolders(BulkRead[list[int | None]]):
+    """getData of many nodes for the sake of `jute.multi_children_zxids`."""
+
+    def decoded(self, buffer: bytes, offset: int) -> list[int | None]:
+        return jute.multi_children_zxids(buffer, offset, self.count)
+
+
 def in_requests(paths: list[bytes]) -> list[list[bytes]]:
     """The paths in their order, cut into lists that each fit one request."""
     requests: list[list[bytes]] = []

@@ -119,6 +119,12 @@ class ZookeeperSession:
         return self._connection.session_id
 
     @property
+    def zxid(self) -> int | None:
+        """The youngest of the ensemble's changes that an answer has told of: whatever is read from now on shows it and
+        all before it, on any connection of this session. None before the first answer."""
+        return self._connection.zxid
+
+    @property
     def granted_s(self) -> float | None:
         """The session time-out that the server granted, in seconds; None before the first answer, and without
         ``session_timeout_ms``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import pytest
 from kazoo.client import KazooClient
@@ -17,6 +18,7 @@ from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.bulkedits import CHANGES_AT_ONCE
+from offsetmgr.zookeeper.multiread import BulkFolders
 
 pytestmark = pytest.mark.servers
 
@@ -66,12 +68,35 @@ def fill(store: ZookeeperStore, groups: list[str], offset: int = 5) -> None:
         assert not result.failures
 
 
-def moves(store: ZookeeperStore, groups: list[str], offset: int = 6) -> list[GroupEdit]:
-    """Every partition to ``offset``, while it holds what it holds now."""
+class Moves(Protocol):
+    def __call__(self, store: ZookeeperStore, groups: list[str], offset: int = 6) -> list[GroupEdit]: ...
+
+
+@pytest.fixture(params=["nodes are read again", "nodes are those of the scan"])
+def moves(request: pytest.FixtureRequest) -> Moves:
+    """Every partition to an offset, while it holds what it holds now."""
+    as_scanned = request.param == "nodes are those of the scan"
+
+    def moves(store: ZookeeperStore, groups: list[str], offset: int = 6) -> list[GroupEdit]:
+        return [
+            GroupEdit(
+                found.group,
+                {tp: Change(OffsetAndMetadata(offset), expected=held) for tp, held in sorted(found.offsets.items())},
+                as_of=found.as_of if as_scanned else None,
+            )
+            for found in store.scan(groups)
+        ]
+
+    return moves
+
+
+def scanned(store: ZookeeperStore, groups: list[str], change: Change) -> list[GroupEdit]:
+    """The same change of every partition, expecting what a scan finds."""
     return [
         GroupEdit(
             found.group,
-            {tp: Change(OffsetAndMetadata(offset), expected=held) for tp, held in sorted(found.offsets.items())},
+            {tp: change._replace(expected=held) for tp, held in sorted(found.offsets.items())},
+            as_of=found.as_of,
         )
         for found in store.scan(groups)
     ]
@@ -101,7 +126,7 @@ def before_transactions(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_stream_longer_than_what_is_taken_at_once_comes_out_in_its_order(
-    zookeeper: ZooKeeperServer, client: KazooClient, unique: str
+    zookeeper: ZooKeeperServer, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     client.create(f"/{unique}")
     groups = [f"g{n:03}" for n in range(3 * CHANGES_AT_ONCE // len(PARTITIONS))]
@@ -182,7 +207,7 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
 
 
 def test_a_node_made_anew_between_proposal_and_write_is_not_overwritten(
-    store: ZookeeperStore, client: KazooClient, unique: str
+    store: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
     fill(store, groups)
@@ -202,8 +227,80 @@ def test_a_node_made_anew_between_proposal_and_write_is_not_overwritten(
     assert held(store, groups[4]) == {n: (6, 1) for n in range(90) if n not in (7, 8)} | {7: (99, 0)}
 
 
+def test_where_no_node_came_or_went_only_the_parents_are_read_before_the_write(
+    store: ZookeeperStore, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+    edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
+    begin, asked = store.session.begin_reads, []
+
+    def begin_reads(reads: Any) -> Any:
+        asked.extend(type(read) for read in reads)
+        return begin(reads)
+
+    monkeypatch.setattr(store.session, "begin_reads", begin_reads)
+    results = list(store.edit(edits))
+
+    assert verdicts(results) == {Verdict.WRITTEN}
+    assert set(asked) == {BulkFolders}
+    assert [held(store, group) for group in groups] == [dict.fromkeys(range(90), (6, 1))] * 10
+
+
+def test_a_commit_after_the_scan_is_a_conflict_of_its_partition_alone(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+    edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
+
+    client.set(f"/consumers/{groups[4]}/offsets/orders/7", b"5")  # the same offset, committed once more
+    results = list(store.edit(edits))
+
+    assert [set(result.failures) for result in results] == [set()] * 4 + [{PARTITIONS[7]}] + [set()] * 5
+    assert isinstance(results[4].failures[PARTITIONS[7]], Conflict)
+    assert held(store, groups[4]) == dict.fromkeys(range(90), (6, 1)) | {7: (5, 1)}
+
+
+def test_a_group_deleted_and_made_anew_after_the_scan_keeps_what_it_has(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+    edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
+
+    client.delete(f"/consumers/{groups[4]}", recursive=True)
+    fill(store, [groups[4]], offset=3)  # each node at version 0, as it was
+    client.delete(f"/consumers/{groups[5]}", recursive=True)
+    results = list(store.edit(edits))
+
+    assert {type(error) for error in results[4].failures.values()} == {Conflict}
+    assert {type(error) for error in results[5].failures.values()} == {Conflict}
+    assert (len(results[4].failures), len(results[5].failures)) == (90, 90)
+    assert all(not result.failures for result in [*results[:4], *results[6:]])
+    assert held(store, groups[4]) == dict.fromkeys(range(90), (3, 0))
+    assert held(store, groups[5]) == {}
+
+
+def test_what_an_edit_expects_does_not_make_a_rewind_or_a_change_to_the_same_a_write(
+    store: ZookeeperStore, unique: str
+) -> None:
+    groups = [f"{unique}-{n}" for n in range(10)]
+    fill(store, groups)
+
+    back = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4)))))
+    same = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(5)))))
+    meant = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4), allow_rewind=True))))
+
+    assert {type(error) for result in back for error in result.failures.values()} == {RewindRefused}
+    assert verdicts(back) == {Verdict.FAILED}
+    assert verdicts(same) == {Verdict.UNCHANGED}
+    assert verdicts(meant) == {Verdict.WRITTEN}
+    assert [held(store, group) for group in groups] == [dict.fromkeys(range(90), (4, 1))] * 10
+
+
 def test_what_changes_between_read_and_write_fails_alone(
-    store: ZookeeperStore, client: KazooClient, unique: str, monkeypatch: pytest.MonkeyPatch
+    store: ZookeeperStore, client: KazooClient, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
     fill(store, groups)
@@ -227,7 +324,7 @@ def test_what_changes_between_read_and_write_fails_alone(
 
 @pytest.mark.parametrize("deliver", [False, True], ids=["never arrived", "its answer was lost"])
 def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
-    proxy: Proxy, through_proxy: ZookeeperStore, store: ZookeeperStore, unique: str, deliver: bool
+    proxy: Proxy, through_proxy: ZookeeperStore, store: ZookeeperStore, moves: Moves, unique: str, deliver: bool
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(20)]
     fill(store, groups)
@@ -246,7 +343,7 @@ def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
 
 
 def test_a_connection_lost_between_read_and_write_loses_nothing(
-    proxy: Proxy, through_proxy: ZookeeperStore, unique: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, through_proxy: ZookeeperStore, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
     fill(through_proxy, groups)
@@ -261,7 +358,7 @@ def test_a_connection_lost_between_read_and_write_loses_nothing(
 
 
 def test_without_a_witness_the_outcome_of_a_transaction_is_said_to_be_unknown(
-    proxy: Proxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
+    proxy: Proxy, through_proxy: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(GROUPS_IN_ONE_TRANSACTION)]
     fill(through_proxy, groups)
@@ -285,7 +382,7 @@ def test_without_a_witness_the_outcome_of_a_transaction_is_said_to_be_unknown(
 
 
 def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
-    store: ZookeeperStore, unique: str
+    store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n:03}" for n in range(3 * CHANGES_AT_ONCE // len(PARTITIONS))]
     fill(store, groups)
@@ -309,7 +406,7 @@ def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
 
 
 def test_a_group_that_comes_again_in_a_large_stream_finds_what_its_first_edit_left(
-    store: ZookeeperStore, unique: str
+    store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n:03}" for n in range(2 * CHANGES_AT_ONCE // len(PARTITIONS))]
     fill(store, groups)

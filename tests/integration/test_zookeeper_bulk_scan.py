@@ -99,6 +99,18 @@ def test_every_uncommon_group_among_common_ones_has_its_own_result(
     assert all(set(found[group].offsets) == {*ORDERS} for group in common)
 
 
+def test_a_scan_says_as_of_which_change_of_the_ensemble_it_read(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
+    fill(store, {unique: ORDERS})
+
+    (found,) = store.scan([unique])
+
+    _, stat = client.get(f"/consumers/{unique}/offsets/orders/0")
+    assert found.as_of is not None
+    assert stat.czxid <= found.as_of <= client.last_zxid
+
+
 def test_groups_are_taken_lazily_and_as_many_as_are_in_flight(store: ZookeeperStore, unique: str) -> None:
     taken: list[str] = []
 

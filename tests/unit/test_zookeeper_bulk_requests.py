@@ -56,6 +56,22 @@ def test_a_bulk_write_taken_back_in_time_is_sent_without_its_operations() -> Non
     assert bulk.serialize() == END
 
 
+def test_of_parents_it_is_known_when_a_child_last_came_or_went() -> None:
+    def node(data: bytes, pzxid: int) -> bytes:
+        stat = STAT[:-8] + struct.pack("!q", pzxid)
+        return struct.pack("!iBi", Op.GET, 0, -1) + struct.pack("!i", len(data)) + data + stat
+
+    nothing = struct.pack("!iBi", Op.GET, 0, -1) + struct.pack("!i", -1) + STAT
+    missing = struct.pack("!iBii", -1, 0, -101, -101)
+    answer = b"junk" + node(b"", 40) + missing + node(b"data", 2**40) + nothing + END
+
+    assert jute.multi_children_zxids(answer, 4, 4) == [40, None, 2**40, 21]
+    with pytest.raises(jute.BrokenAnswer):
+        jute.multi_children_zxids(answer[:-30], 4, 4)
+    with pytest.raises(jute.BrokenAnswer, match="type 8"):
+        jute.multi_children_zxids(struct.pack("!iBi", Op.CHILDREN, 0, -1) + STAT, 0, 1)
+
+
 def test_all_done_is_told_from_everything_else() -> None:
     refused = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in (0, -103, -2)) + END
     deleted = struct.pack("!iBi", Op.DELETE, 0, -1) + STAT
