@@ -9,8 +9,10 @@ Source: "Binary encoding" and "Object container files" of Avro's specification 1
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from operator import add
+from typing import Any, Final
 
 from fastavro.write import Writer
 
@@ -28,7 +30,12 @@ _KEPT: Final = 100_000
 
 def long(number: int) -> bytes:
     """A long (or an int: they look the same). Raises `OverflowError` beyond 64 bits."""
-    z = number << 1 if number >= 0 else ~(number << 1)
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{number} does not fit 64 bits")
+    return _unsigned(number << 1 if number >= 0 else ~(number << 1))
+
+
+def _unsigned(z: int) -> bytes:
     if z < 0x80:
         return bytes((z,))
     if z < 0x4000:
@@ -37,14 +44,17 @@ def long(number: int) -> bytes:
         return bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14))
     if z < 0x1000_0000:
         return bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14 & 0x7F | 0x80, z >> 21))
-    if not -(2**63) <= number < 2**63:
-        raise OverflowError(f"{number} does not fit 64 bits")
     out = bytearray()
     while z > 0x7F:
         out.append(z & 0x7F | 0x80)
         z >>= 7
     out.append(z)
     return bytes(out)
+
+
+def _two_of_more(z: int) -> bytes:
+    """14 bits that more bits follow."""
+    return bytes((z & 0x7F | 0x80, z >> 7 | 0x80))
 
 
 def string(text: str) -> bytes:
@@ -62,53 +72,80 @@ class RecordEncoder:
     """Encodes records of one file; remembers what comes again and again."""
 
     def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, bytes] = {}
-        self._timestamps: dict[int | None, bytes] = {None: b"\0"}
+        self._partitions = _Remembered(_partition)
+        self._timestamps = _Remembered(_timestamp)
+        self._low = _Remembered(_two_of_more)
+        self._rest = _Remembered(_unsigned)
 
     def group(self, group: str, offsets: Mapping[TopicPartition, Committed], errors: bytes = b"\0") -> bytes:
         """The fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
-        parts = [string(group)]
-        if offsets:
-            parts.append(long(len(offsets)))
-            partitions, timestamps = self._partitions, self._timestamps
-            for tp, (offset, metadata, epoch, timestamp, _) in sorted(offsets.items()):
-                parts += (
-                    partitions.get(tp) or self._partition(tp),
-                    long(offset),
-                    string(metadata) if metadata else b"\0",
-                    b"\0" if epoch is None else b"\x02" + _int(epoch),
-                    timestamps.get(timestamp) or self._timestamp(timestamp),
-                )
-        parts += (b"\0", errors)
-        return b"".join(parts)
+        partitions = sorted(offsets)
+        return self.columns(group, partitions, list(map(offsets.__getitem__, partitions)), errors)
 
-    def left(self, left: Mapping[TopicPartition, int | None]) -> bytes:
-        """The field ``left`` of before-images. Raises as `group`."""
-        if not left:
+    def columns(
+        self, group: str, partitions: Sequence[TopicPartition], committed: Sequence[Committed], errors: bytes = b"\0"
+    ) -> bytes:
+        """As `group`, of partitions (in their order) and what is committed of each."""
+        return b"".join((string(group), self._offsets(partitions, committed), errors))
+
+    def left(self, partitions: Sequence[TopicPartition], left: Sequence[int | None]) -> bytes:
+        """The field ``left`` of before-images: what an edit leaves in each of the partitions. Raises as `group`."""
+        if not partitions:
             return b"\0"
-        partitions = self._partitions
-        parts = [long(len(left))]
-        for tp, offset in left.items():
-            parts += (
-                partitions.get(tp) or self._partition(tp),
-                b"\0" if offset is None else b"\x02" + long(offset),
-            )
-        parts.append(b"\0")
-        return b"".join(parts)
+        known = map(self._partitions.__getitem__, partitions)
+        if None in left:
+            values = (b"\0" if offset is None else b"\x02" + long(offset) for offset in left)
+            items = chain.from_iterable(zip(known, values, strict=True))
+        else:
+            items = chain.from_iterable(zip(known, repeat(b"\x02"), self._longs(left), strict=False))  # type: ignore[arg-type]
+        return b"".join((long(len(partitions)), *items, b"\0"))
 
-    def _partition(self, tp: TopicPartition) -> bytes:
-        if len(self._partitions) >= _KEPT:
-            self._partitions.clear()
-        encoded = self._partitions[tp] = string(tp.topic) + _int(tp.partition)
+    def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
+        """All of them column by column, because that needs no step of Python's for a field that is the usual one."""
+        if not partitions:
+            return b"\0"
+        offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
+        items = zip(
+            map(self._partitions.__getitem__, partitions),
+            self._longs(offsets),
+            map(string, metadata) if any(metadata) else repeat(b"\0"),
+            map(_epoch, epochs) if epochs.count(None) < len(epochs) else repeat(b"\0"),
+            map(self._timestamps.__getitem__, timestamps),
+            strict=False,
+        )
+        return b"".join((long(len(partitions)), *chain.from_iterable(items), b"\0"))
+
+    def _longs(self, numbers: Sequence[int]) -> list[bytes]:
+        """`long` of each: made of its two lowest bytes and of the rest, of which there are not many different ones."""
+        if min(numbers) < 0 or max(numbers) >= 2**62:
+            return list(map(long, numbers))
+        low, rest = self._low, self._rest
+        return [rest[z] if z < 0x4000 else low[z & 0x3FFF] + rest[z >> 14] for z in map(add, numbers, numbers)]
+
+
+class _Remembered(dict[Any, bytes]):
+    """Encodings of values that come again and again, by value."""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        self._encode = encode
+
+    def __missing__(self, value: Any) -> bytes:
+        if len(self) >= _KEPT:
+            self.clear()
+        encoded = self[value] = self._encode(value)
         return encoded
 
-    def _timestamp(self, timestamp: int | None) -> bytes:
-        if timestamp is None:
-            return b"\0"
-        if len(self._timestamps) >= _KEPT:
-            self._timestamps.clear()
-        encoded = self._timestamps[timestamp] = b"\x02" + long(timestamp)
-        return encoded
+
+def _partition(tp: TopicPartition) -> bytes:
+    return string(tp.topic) + _int(tp.partition)
+
+
+def _epoch(epoch: int | None) -> bytes:
+    return b"\0" if epoch is None else b"\x02" + _int(epoch)
+
+
+def _timestamp(timestamp: int | None) -> bytes:
+    return b"\0" if timestamp is None else b"\x02" + long(timestamp)
 
 
 def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:

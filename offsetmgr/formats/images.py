@@ -6,9 +6,9 @@ partition in ``left`` that is not in ``offsets`` had no commit before the edit, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import fastavro
 from fastavro.write import Writer
@@ -17,7 +17,7 @@ from offsetmgr.errors import MalformedData, OffsetMgrError
 from offsetmgr.formats.avro import MAGIC, SCHEMA, AvroFormat, _Checksum, _to_metadata
 from offsetmgr.formats.avrorecords import NO_END, RecordBlocks, RecordEncoder, end
 from offsetmgr.formats.base import SnapshotHeader
-from offsetmgr.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
     **SCHEMA,
@@ -54,8 +54,12 @@ class GroupImages:
     left: Mapping[TopicPartition, int | None]
 
 
-def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupImages]) -> int:
-    """Writes before-images as they come, and gives the number of partitions."""
+ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
+"""A partition that an edit changes: what it finds there, what it is to leave (None: it deletes), and what else."""
+
+
+def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tuple[str, Sequence[ImageRow]]]) -> int:
+    """Writes before-images as they come (a group with its rows, sorted by partition), and gives their number."""
     checked = _Checksum(stream)
     writer = Writer(
         checked,  # type: ignore[arg-type]
@@ -66,13 +70,18 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[Grou
     )
     encoder, blocks = RecordEncoder(), RecordBlocks(writer)
     group_count = offset_count = partitions = 0
-    for images in groups:
-        blocks.add(encoder.group(images.group, images.before) + NO_END + encoder.left(images.left))
+    for group, rows in groups:
+        changed = [row[0] for row in rows]
+        there = [row[0] for row in rows if isinstance(row[1], Committed)]
+        found = [row[1] for row in rows if isinstance(row[1], Committed)]
+        before = encoder.columns(group, there, found)
+        left = encoder.left(changed, [None if row[2] is None else row[2][0] for row in rows])
+        blocks.add(before + NO_END + left)
         group_count += 1
-        offset_count += len(images.before)
-        partitions += len(images.left)
+        offset_count += len(there)
+        partitions += len(rows)
     blocks.flush()
-    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.left({}))
+    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.left((), ()))
     blocks.flush()
     return partitions
 

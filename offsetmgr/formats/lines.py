@@ -2,7 +2,8 @@
 
 Here belongs what CSV and ExportZkOffsets share.  The first pass checks every line and remembers, for each group, the
 byte ranges of its lines: one range where a group's lines stand together (the normal case), more where they do not, so
-that memory grows with the groups and not with the offsets.  Later passes read one group's ranges at a time.
+that memory grows with the groups and not with the offsets.  Later passes read one group's ranges at a time.  A small
+file in which nothing is unusual is taken in as a whole at once, in half of the time.
 
 Decisions: lines end at ``\\n`` or ``\\r\\n``; a byte order mark at the beginning is skipped; empty lines are skipped
 wherever they stand; bytes that are not UTF-8 and control characters make a line bad; so does a line over 64 KiB.
@@ -14,8 +15,8 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import repeat
-from typing import BinaryIO, Final, Protocol
+from itertools import groupby, islice, repeat
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from offsetmgr.errors import UnsupportedOperation
 from offsetmgr.formats.base import BadLine, BadLines, Carries, Format, GroupEntry, SnapshotHeader, control_character
@@ -26,6 +27,11 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 LINES_CARRY: Final = Carries(metadata=False, leader_epoch=False, commit_timestamp=False, header=False, errors=False)
 
 _PLAIN, _OTHER = 1, 0
+
+_SMALL: Final = 4 * 1024 * 1024
+"""Bytes of a file that is taken in as a whole: less than 200,000 lines, which come to 16 bytes each."""
+
+_BLOCK: Final = 32_768
 
 
 class LineSyntax(Protocol):
@@ -65,20 +71,27 @@ class LineReader:
         self._values = re.compile(syntax.plain.pattern.decode("ascii")).findall
         self._runs: dict[str, array[int]] = {}
         """Group -> start, end, number of the first line, plain or not; four numbers for each range."""
-        self._index(what)
+        self._whole = self._take_in()
+        """All groups of a small file; None where the index is what is known."""
+        if self._whole is None:
+            self._index(what)
 
     def groups(self) -> Iterator[str]:
-        return iter(self._runs)
+        return iter(self._runs if self._whole is None else self._whole)
 
     def read(self) -> Iterator[GroupEntry]:
-        for group in self._runs:
+        for group in self.groups():
             yield self._load(group)
 
     def find(self, group: str) -> GroupEntry | None:
-        return self._load(group) if group in self._runs else None
+        return self._load(group) if group in (self._runs if self._whole is None else self._whole) else None
 
     def _load(self, group: str) -> GroupEntry:
         new = tuple.__new__  # skips the argument handling of named tuples, half of the time of this loop
+        if self._whole is not None:
+            few = self._whole[group]
+            fields = zip(few.offsets, repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
+            return GroupEntry(group, dict(zip(few.partitions, map(new, repeat(Committed), fields), strict=True)))
         offsets: dict[TopicPartition, Committed] = {}
         for start, end, _, kind in _fours(self._runs[group]):
             self._stream.seek(start)
@@ -94,6 +107,41 @@ class LineReader:
                         _, topic, number, value = self._syntax.parse(_text(line))
                         offsets[TopicPartition(topic, number)] = Committed(value)
         return GroupEntry(group, offsets)
+
+    # --- small files ------------------------------------------------------------------------------
+
+    def _take_in(self) -> dict[str, _Few] | None:
+        """Every group of a small file of nothing but plain lines, each group's together and no partition twice; None
+        where it is anything else, which the index and its checks are for."""
+        whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
+        taken: dict[str, _Few] = {}
+        known, last = _Partitions(), _Few([], array("q"))
+        self._stream.seek(0)
+        size = 0
+        while block := self._stream.read(_BLOCK) + self._stream.readline(LONGEST_LINE):
+            size += len(block)
+            text = block.decode("ascii", "replace").rstrip("\n")
+            found = whole_lines.findall(text)
+            if size > _SMALL or len(found) != text.count("\n") + 1:
+                return None
+            _, groups, _, topics, numbers, values = zip(*found, strict=True)
+            pairs = zip(
+                map(known.__getitem__, zip(topics, numbers, strict=True)),
+                map(int, values),
+                strict=True,
+            )
+            for group, lines in groupby(groups):
+                name = group if self._only_group is None else self._only_group
+                partitions, offsets = zip(*islice(pairs, len(list(lines))), strict=True)
+                if name not in taken:
+                    last = taken[name] = _Few([], array("q"))
+                elif taken[name] is not last:
+                    return None
+                last.partitions.extend(partitions)
+                last.offsets.extend(offsets)
+        doubles = any(len(set(few.partitions)) < len(few.partitions) for few in taken.values())
+        longest = max(map(len, [*taken, *(topic for topic, _ in known)]), default=0)
+        return taken if taken and not doubles and longest < LONGEST_LINE // 4 else None
 
     # --- the first pass ---------------------------------------------------------------------------
 
@@ -171,6 +219,22 @@ class LineReader:
                     before = seen.setdefault(TopicPartition(topic, partition), number)
                     if before != number:
                         bad.add(number, line, f"the same partition as line {before}")
+
+
+class _Few(NamedTuple):
+    """What one group's lines say, in their order."""
+
+    partitions: list[TopicPartition]
+    offsets: array[int]
+
+
+class _Partitions(dict[tuple[str, str], TopicPartition]):
+    """Partitions by topic and number as lines have them: most groups have those of another group."""
+
+    def __missing__(self, key: tuple[str, str]) -> TopicPartition:
+        topic, number = key
+        partition = self[key] = TopicPartition(topic, int(number))
+        return partition
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:

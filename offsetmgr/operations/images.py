@@ -11,8 +11,7 @@ from offsetmgr.errors import OffsetMgrError, UsageError
 from offsetmgr.formats.base import SnapshotHeader
 from offsetmgr.formats.images import GroupImages, is_images, read_images
 from offsetmgr.formats.images import write_images as write_stream
-from offsetmgr.model import Committed
-from offsetmgr.operations.proposal import Proposal
+from offsetmgr.operations.proposal import Proposal, ProposedChange
 from offsetmgr.stores.base import StoreIdentity
 
 
@@ -34,19 +33,11 @@ def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None
     Raises `UsageError` where ``path`` exists already, `OffsetMgrError` where it cannot be written.
     """
 
-    def groups() -> Iterator[GroupImages]:
+    def groups() -> Iterator[tuple[str, list[ProposedChange]]]:
         for group in proposal:
-            changes = [
-                (tp, before, after)
-                for tp, before, after, _, problem, writes in group.changes
-                if writes and problem is None
-            ]
-            if changes and group.problem is None:
-                yield GroupImages(
-                    group.group,
-                    {tp: before for tp, before, _ in changes if isinstance(before, Committed)},
-                    {tp: None if after is None else after[0] for tp, _, after in changes},
-                )
+            rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, no problem
+            if rows and group.problem is None:
+                yield group.group, rows
 
     if path.exists():
         raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")

@@ -50,20 +50,21 @@ def test_a_record_of_before_images_is_what_fastavro_writes(
     encoder = RecordEncoder()
     found = Committed(offset, metadata, epoch, timestamp, 7)
     value = {"offset": offset, "metadata": metadata, "leader_epoch": epoch, "commit_timestamp": timestamp}
+    plain = {"offset": 1, "metadata": "", "leader_epoch": None, "commit_timestamp": None}
     names = [{"topic": tp.topic, "partition": tp.partition} for tp in (T0, T1)]
     theirs = fastavros(
         IMAGES_SCHEMA,
         {
             "group": "g",
-            "offsets": [names[0] | value, names[1] | value],
+            "offsets": [names[0] | value, names[1] | plain],
             "errors": [],
             "end": None,
-            "left": [names[1] | {"offset": left}],
+            "left": [names[1] | {"offset": left}, names[0] | {"offset": 7}],
         },
     )
 
-    first = encoder.group("g", {T1: found, T0: found}) + NO_END + encoder.left({T1: left})
-    again = encoder.group("g", {T1: found, T0: found}) + NO_END + encoder.left({T1: left})
+    first = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.left([T1, T0], [left, 7])
+    again = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.left([T1, T0], [left, 7])
 
     assert first == theirs
     assert again == theirs  # what is remembered is remembered rightly
@@ -89,8 +90,8 @@ def test_errors_and_the_end_are_what_fastavro_writes() -> None:
 def test_a_partition_of_kafka_0_7_is_its_number() -> None:
     partition = BrokerPartition(65_534, 32_767)
 
-    assert RecordEncoder().left({TopicPartition("orders", partition): 5}) == RecordEncoder().left(
-        {TopicPartition("orders", int(partition)): 5}
+    assert RecordEncoder().left([TopicPartition("orders", partition)], [5]) == RecordEncoder().left(
+        [TopicPartition("orders", int(partition))], [5]
     )
 
 
