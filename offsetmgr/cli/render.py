@@ -70,6 +70,15 @@ class _Cells(dict[Any, str]):
         return text
 
 
+class _Padded(_Cells):
+    """Cells of one column of a table."""
+
+    def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
+        pad = str.rjust if right else str.ljust
+        self.padded: Callable[[str], str] = lambda text: pad(text, width)
+        super().__init__(lambda value: pad(encode(value), width))
+
+
 def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
     rows = iter(rows)
     while batch := list(islice(rows, BATCH)):
@@ -167,38 +176,32 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    caches = [_Cells(_time_cell if c.time else _cell) for c in columns]
-    shown: list[int] = []
-    template = ""
+    shown: list[tuple[int, _Padded]] = []
     count = 0
     for batch in _batches(rows):
-        cells = [
-            list(map(cache.__getitem__, column)) for cache, column in zip(caches, zip(*batch, strict=True), strict=True)
-        ]
+        values = list(zip(*batch, strict=True))
         if not count:
-            whole = len(batch) < BATCH
-            shown = [
-                i
-                for i, c in enumerate(columns)
-                if not (c.detail or (whole and c.optional and set(cells[i]) <= {"-", ""}))
-            ]
-            template = _table_template(columns, cells, shown)
-            titles = tuple(columns[i].title or columns[i].name.upper().replace("_", "-") for i in shown)
-            sys.stdout.write((template % titles).rstrip() + "\n")
-        lines = map(template.__mod__, zip(*(cells[i] for i in shown), strict=True))
+            shown = _shown(columns, values, whole=len(batch) < BATCH)
+            titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
+            sys.stdout.write("  ".join(titles).rstrip() + "\n")
+        lines = map("  ".join, zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True))
         sys.stdout.write("\n".join(map(str.rstrip, lines)) + "\n")
         count += len(batch)
     sys.stdout.flush()
     return count
 
 
-def _table_template(columns: Sequence[Column], cells: list[list[str]], shown: list[int]) -> str:
-    parts = []
-    for i in shown:
-        title = columns[i].title or columns[i].name
-        width = max(len(title), *map(len, cells[i]))
-        parts.append(f"%{'' if columns[i].right else '-'}{width}s")
-    return "  ".join(parts)
+def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool) -> list[tuple[int, _Padded]]:
+    """The columns that a table shows, as wide as its first rows (``whole``: all of them) and its titles need."""
+    shown = []
+    for i, column in enumerate(columns):
+        encode = _time_cell if column.time else _cell
+        cells = {encode(value) for value in set(values[i])}
+        if column.detail or (whole and column.optional and cells <= {"-", ""}):
+            continue
+        width = max(len(column.title or column.name), *map(len, cells))
+        shown.append((i, _Padded(encode, width, right=column.right)))
+    return shown
 
 
 def note(text: str) -> None:
