@@ -93,14 +93,15 @@ def offsets(
         ),
     ] = None,
     retention_minutes: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--retention-minutes",
             metavar="N",
             min=1,
-            help="With --expired-at: the cluster's offsets.retention.minutes.",
+            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_RETENTION}).",
+            show_default=False,
         ),
-    ] = _RETENTION,
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -136,12 +137,21 @@ def offsets(
     if flags.store or flags.bootstrap_server or flags.zookeeper:
         raise UsageError("log offsets", "reads no server", "name where the offsets go with --to URI")
     target = None if to is None else parse_uri(to)
+    edits = {
+        "--allow-rewind": allow_rewind,
+        "--execute": execute,
+        "--yes": yes,
+        "--before-image": before_image is not None,
+    }
+    _refuse_unfit(target, {"--overwrite": overwrite}, edits)
+    if retention_minutes is not None and expired_at is None:
+        raise UsageError("--retention-minutes", "says when offsets expire, and none are left out", "add --expired-at")
     for folder in dirs:
         if not (there := is_folder(folder)):
             raise UsageError(f"folder {folder}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
-        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_minutes * _MINUTE_MS)
+        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), (retention_minutes or _RETENTION) * _MINUTE_MS)
     sources = find(dirs, offsets_topic)
     saved = _Saved(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
@@ -167,6 +177,19 @@ def offsets(
         failed = edit.run(propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind))
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
+
+
+def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
+    """Raises `UsageError` for a flag that is given and would do nothing with what is written to."""
+    if target is None:
+        unfit, why, hint = {**of_files, **of_stores}, "nothing is written", "name where the offsets go with --to URI"
+    elif target.kind == "file":
+        unfit, why = of_stores, f"a file is written at once: {target.address}"
+        hint = "leave it out; offsets import brings the file into a store"
+    else:
+        unfit, why, hint = of_files, f"{target.kind} is no file", "leave it out; --allow-rewind lets offsets go back"
+    for flag in (flag for flag, given in unfit.items() if given):
+        raise UsageError(flag, why, hint)
 
 
 def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:

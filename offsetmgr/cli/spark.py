@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.options import AllGroups, Connect, Execute, Format, Groups, Topics, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
 from offsetmgr.cli.sides import FromConfig, ToConfig
 from offsetmgr.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
+from offsetmgr.model import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from offsetmgr.operations.selection import TopicSelection
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -87,6 +90,17 @@ def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, .
     """Rows as they come, partition by partition of the table, so that their number costs no memory."""
     for row in table.orderBy("group", "topic", "partition").select(*columns).toLocalIterator():
         yield tuple(row)
+
+
+def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> None:
+    """What was asked for by --topic and is not among ``rows`` is told, and ends the command as a failure does."""
+    if not topics.patterns:
+        return
+    found = rows.select("topic", "partition").distinct().toLocalIterator()
+    if missing := topics.unmatched(TopicPartition(*row) for row in found):
+        why = f"is not among the groups' offsets in {source}"
+        told(UnknownTopicOrPartition(f"topic {one}", why) for one in missing)
+        raise typer.Exit(FAILED)
 
 
 @app.command("audit")
@@ -247,10 +261,11 @@ def copy(
             planned = ("group", "topic", "partition", "offset", "before", "outcome")
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
-            told = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are there already"
+            summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are there already"
             if refused := counts.get("refuse"):
-                told += f", {refused:,} would be refused (the group is further there)"
-            note(f"{told}; nothing was written, --execute does it")
+                summary += f", {refused:,} would be refused (the group is further there)"
+            note(f"{summary}; nothing was written, --execute does it")
+            _require_topics(topics, found, source)
             return
         outcomes = copied(rows, target, config=connect.connection(to_config)).persist()
         counts = {row["verdict"]: row["count"] for row in outcomes.groupBy("verdict").count().collect()}
@@ -258,7 +273,8 @@ def copy(
         columns = ("group", "topic", "partition", "offset", "verdict", "before", "error")
         write_rows(_OUTCOMES, _sorted(failed, columns), output)
         guarded = outcomes.where("not atomic").count()
-    told = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("written", "unchanged", "failed"))
-    note(f"{told}{f'; not atomic: {guarded:,}' if guarded else ''}")
+        summary = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("written", "unchanged", "failed"))
+        note(f"{summary}{f'; not atomic: {guarded:,}' if guarded else ''}")
+        _require_topics(topics, outcomes, source)
     if counts.get("failed"):
         raise typer.Exit(FAILED)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.errors import Conflict, OffsetMgrError
 from offsetmgr.manager import expiration
@@ -27,6 +27,9 @@ from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
 from offsetmgr.stores.base import GroupOffsets
+
+_SHOWN: Final = 5
+"""Names of groups, where there may be thousands."""
 
 
 class Expiry(NamedTuple):
@@ -193,7 +196,7 @@ class _Gathering:
 
     def strays(self) -> Iterator[SavedGroup]:
         """Groups that were found only where their coordinator would not look, now that all has been read."""
-        stale = 0
+        stale, strange = 0, list[str]()
         for name, (partition, group) in sorted(self._strays.items()):
             if name in self._seen:
                 stale += 1
@@ -206,7 +209,14 @@ class _Gathering:
                     )
                 )
             else:
+                strange.append(name)
                 yield group
+        if strange:
+            more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+            self._listener.note(
+                f"{len(strange)} groups lie only where a coordinator does not look for them, {self._topic} having "
+                f"{self._count} partitions, and are taken from there: {', '.join(strange[:_SHOWN])}{more}"
+            )
         if stale:
             self._listener.note(f"{stale} groups lie in another partition as well, from before their number was raised")
 

@@ -126,12 +126,20 @@ def look_over(sources: Sources, listener: Listener) -> None:
         found = standing(log_dir)
         if found.use is Use.RUNNING:
             listener.note(f"mind: {log_dir}: {found}: what it writes meanwhile is not seen")
-    for folder in sources.empty:
-        why = "holds no partition of any topic"
-        listener.error(OffsetMgrError(f"folder {folder}", why, "is its disk mounted? Else leave it out"))
-    missing = sources.missing
-    if missing and sources.named:
+    for error in gaps(sources):
+        listener.error(error)
+    if sources.named and (missing := sources.missing):
         listener.note(f"{sources.topic}: partitions {missing} are not among the folders named, nor are their groups")
-    elif missing:
+
+
+def gaps(sources: Sources) -> list[OffsetMgrError]:
+    """What should be there and is not: partitions in a log dir, those below the largest. Where partitions' folders were
+    named one by one, others are not expected."""
+    found = [
+        OffsetMgrError(f"folder {folder}", "holds no partition of any topic", "is its disk mounted? Else leave it out")
+        for folder in sources.empty
+    ]
+    if not sources.named and (missing := sources.missing):
         why = f"there is no folder of its partitions {missing}: the groups that lie there are not found"
-        listener.error(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
+        found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
+    return found

@@ -39,6 +39,9 @@ class TopicPattern:
     name: str
     partitions: frozenset[int] | None = None
 
+    def __str__(self) -> str:
+        return self.name if self.partitions is None else f"{self.name}:{','.join(map(str, sorted(self.partitions)))}"
+
     def numbers(self) -> list[int]:
         """The partitions that are meant, as later versions than 0.7 number them. Raises `UsageError` where only
         partitions of 0.7 are."""
@@ -103,6 +106,15 @@ class TopicSelection:
         """Topics named in full of which ``committed`` holds no partition."""
         there = {tp.topic for tp in committed}
         return [name for name in self.named() if name not in there]
+
+    def unmatched(self, partitions: Iterable[TopicPartition]) -> list[TopicPattern]:
+        """The patterns that mean none of ``partitions``, which are looked at until none is left."""
+        left = list(self.patterns)
+        for tp in partitions:
+            if not left:
+                break
+            left = [pattern for pattern in left if not pattern.matches(tp)]
+        return left
 
     def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions meant, sorted: of exactly named topics all that exist, of globs those that are committed.

@@ -78,7 +78,7 @@ class Decoder:
 
     def batch(
         self,
-        partitions: Sequence[int],
+        partitions: Sequence[int | None],
         offsets: Sequence[int | None],
         timestamps: Sequence[int | None],
         keys: Sequence[bytes | None],
@@ -163,6 +163,18 @@ class Decoder:
         except OffsetMgrError as error:
             return None, None, None, None, None, None, None, str(error)
         return _NOTHING
+
+
+def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
+    """The rows of these groups; without any, all."""
+    return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
+
+
+def row_of_error(partition: int | None, error: str) -> pa.RecordBatch:
+    """One row that is of no record, so that it has no offset in the log: what could not be read."""
+    row = Decoder().batch([partition], [None], [None], [None], [None])
+    at = row.schema.get_field_index("error")
+    return row.set_column(at, row.schema.field(at), pa.array([error], pa.string()))
 
 
 def _columns(rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType]) -> list[Any]:

@@ -13,19 +13,17 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from offsetmgr.cluster.kafka import KafkaCluster, error_of
-from offsetmgr.errors import TimedOut, UnknownTopicOrPartition, UsageError
+from offsetmgr.errors import TimedOut, UnknownTopicOrPartition
 from offsetmgr.log.kafka.consumer import AssignedConsumer, Run
 from offsetmgr.log.kafka.offsets import PartitionOffsets
 from offsetmgr.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.operations.selection import is_pattern
 from offsetmgr.spark import sourceoptions
-from offsetmgr.spark.logrows import SCHEMA, Decoder
+from offsetmgr.spark.logrows import SCHEMA, Decoder, of_groups
 
 NAME: Final = "offsetmgr-log"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
@@ -80,9 +78,7 @@ class LogSourceReader(DataSourceReader):
         self._options = given
         self._bootstrap = sourceoptions.required(NAME, given, sourceoptions.BOOTSTRAP, "host:9092")
         self._topic = given.get("topic", CONSUMER_OFFSETS)
-        self._groups = sourceoptions.listed(given.get("group"))
-        if glob := next(filter(is_pattern, self._groups), None):
-            raise UsageError(f"format({NAME!r})", f"group {glob!r} is a pattern", "name groups, or filter the table")
+        self._groups = sourceoptions.groups(NAME, given)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
@@ -115,15 +111,10 @@ class LogSourceReader(DataSourceReader):
         for run in runs(self._topic, settings, partition.ranges, config.timeout_ms / 1000):
             waiting.add(run)
             if len(waiting.keys) >= _A_BATCH:
-                yield self._kept(waiting.decoded(decoder))
+                yield of_groups(waiting.decoded(decoder), self._groups)
                 waiting = _Batch()
         if waiting.keys:
-            yield self._kept(waiting.decoded(decoder))
-
-    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not self._groups:
-            return batch
-        return batch.filter(pc.is_in(batch.column("group"), pa.array(self._groups, pa.string())))
+            yield of_groups(waiting.decoded(decoder), self._groups)
 
 
 class _Batch:

@@ -2,7 +2,8 @@
 
 The rows are those of ``offsetmgr-log`` (`logrows.SCHEMA`): one a record, one task a segment.  Left out are the records
 of transactions that were aborted, and of those that nobody has ended: for that the headers of all entries are read when
-the query is planned.  Damage is a row with its ``error``, which says what of the segment could not be read.
+the query is planned.  Damage is a row with its ``error``, which says what of the segment could not be read; so is what
+is not there at all, as ``log offsets`` says it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
-from offsetmgr.operations.savedfolders import CONSUMER_OFFSETS, find
-from offsetmgr.operations.selection import is_pattern
+from offsetmgr.operations.savedfolders import CONSUMER_OFFSETS, find, gaps
 from offsetmgr.segments.batches import CRC_FROM, LEGACY_SMALLEST, LOG_HEADER, LOG_OVERHEAD, MAGIC_AT, TRANSACTIONAL
 from offsetmgr.segments.batches import Batch as Entries
 from offsetmgr.segments.entries import Entry
@@ -29,7 +28,7 @@ from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 from offsetmgr.spark import sourceoptions
-from offsetmgr.spark.logrows import SCHEMA, Decoder
+from offsetmgr.spark.logrows import SCHEMA, Decoder, of_groups, row_of_error
 
 NAME: Final = "offsetmgr-segments"
 _KNOWN: Final = ("path", "topic", "group")
@@ -69,6 +68,14 @@ class SegmentTask(InputPartition):
         self.uncounted = uncounted
 
 
+class GapTask(InputPartition):
+    """One task: to say what is not there to be read."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
 class SegmentSource(DataSource):
     """Options: the path, brokers' log dirs or partitions' folders, several with commas, there on every machine;
     ``topic`` (``__consumer_offsets``); ``group``, names with commas."""
@@ -92,14 +99,12 @@ class SegmentSourceReader(DataSourceReader):
         given = sourceoptions.checked(NAME, options, _KNOWN)
         self._folders = sourceoptions.listed(sourceoptions.required(NAME, given, "path", "/var/lib/kafka"))
         self._topic = given.get("topic", CONSUMER_OFFSETS)
-        self._groups = sourceoptions.listed(given.get("group"))
-        if glob := next(filter(is_pattern, self._groups), None):
-            raise UsageError(f"format({NAME!r})", f"group {glob!r} is a pattern", "name groups, or filter the table")
+        self._groups = sourceoptions.groups(NAME, given)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UsageError` where there is no such topic, or two folders of one partition; `FileFailure`."""
         sources = find([Path(folder) for folder in self._folders], self._topic)
-        tasks: list[InputPartition] = []
+        tasks: list[InputPartition] = [GapTask(str(gap)) for gap in gaps(sources)]
         for number, folders in sorted(sources.partitions.items()):
             if len(folders) > 1:
                 why = f"{folders[0]} and {folders[1]} are replicas of one partition"
@@ -115,6 +120,8 @@ class SegmentSourceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises `FileFailure`."""
+        if isinstance(partition, GapTask):
+            yield row_of_error(None, partition.why)
         if not isinstance(partition, SegmentTask):  # Spark's stand-in for "nothing to read"
             return
         decoder, waiting = Decoder(), _Rows(partition.partition)
@@ -122,12 +129,12 @@ class SegmentSourceReader(DataSourceReader):
             for record in batch.records:
                 waiting.add(record.offset, record.timestamp, record.key, record.value)
             if len(waiting.offsets) >= _A_BATCH:
-                yield self._kept(waiting.decoded(decoder))
+                yield of_groups(waiting.decoded(decoder), self._groups)
                 waiting.clear()
         if waiting.offsets:
-            yield self._kept(waiting.decoded(decoder))
+            yield of_groups(waiting.decoded(decoder), self._groups)
         if waiting.damage is not None:
-            yield waiting.damaged(decoder)
+            yield row_of_error(partition.partition, waiting.damage)
 
     @staticmethod
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
@@ -147,11 +154,6 @@ class SegmentSourceReader(DataSourceReader):
                 raise FileFailure(f"file {task.log}", error.strerror or str(error)) from error
             except OffsetMgrError as error:
                 rows.damage = f"{task.log}: read up to {error}"
-
-    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not self._groups:
-            return batch
-        return batch.filter(pc.is_in(batch.column("group"), pa.array(self._groups, pa.string())))
 
 
 class _Rows:
@@ -178,12 +180,6 @@ class _Rows:
     def decoded(self, decoder: Decoder) -> pa.RecordBatch:
         partitions = [self.partition] * len(self.offsets)
         return decoder.batch(partitions, self.offsets, self.timestamps, self.keys, self.values)
-
-    def damaged(self, decoder: Decoder) -> pa.RecordBatch:
-        """The row that says so; it is of no record, so it has no offset in the log."""
-        row = decoder.batch([self.partition], [None], [None], [None], [None])
-        at = row.schema.get_field_index("error")
-        return row.set_column(at, row.schema.field(at), pa.array([self.damage], pa.string()))
 
 
 def _uncounted(segments: Sequence[tuple[Segment, int]]) -> Uncounted:

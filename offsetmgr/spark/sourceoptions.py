@@ -13,6 +13,7 @@ from typing import Final
 
 from offsetmgr.config import ConnectionConfig, with_properties
 from offsetmgr.errors import UsageError
+from offsetmgr.operations.selection import is_pattern
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 """Named as in Spark's own Kafka source."""
@@ -53,6 +54,14 @@ def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
     if path := options.get("commandconfig"):
         config = with_properties(config, path)
     return replace(config, timeout_ms=number(source, options, "timeout", config.timeout_ms))
+
+
+def groups(source: str, options: Mapping[str, str]) -> list[str]:
+    """Option ``group``: names of groups with commas; none means all. Raises `UsageError` for a pattern."""
+    names = listed(options.get("group"))
+    if glob := next(filter(is_pattern, names), None):
+        raise UsageError(f"format({source!r})", f"group {glob!r} is a pattern", "name groups, or filter the table")
+    return names
 
 
 def listed(text: str | None) -> list[str]:

@@ -305,7 +305,16 @@ def test_diff_and_copy_on_the_command_line(
         (1, 9, "refuse"),
     ]
     assert "0 would be written, 1 are there already, 1 would be refused (the group is further there)" in again.err
-    # A misspelt group is no success.
+    # A topic that is not there is no success, and keeps none of the others back.
+    some = ["--topic", world.topic, "--topic", "nosuch", "--topic", f"{world.topic}:2,7"]
+    for more, done in (([], "0 would be written"), (["--execute"], "0 written, 1 unchanged, 1 failed")):
+        assert run(["spark", "copy", *sides, *some, *more]) == 1
+        said = capsys.readouterr().err
+        assert done in said
+        assert f"error: topic nosuch: is not among the groups' offsets in {source}\n" in said
+        assert f"error: topic {world.topic}:2,7: is not among the groups' offsets in {source}\n" in said
+        assert f"topic {world.topic}: " not in said
+    # A misspelt group is none either.
     for command in ("copy", "diff"):
         assert run(["spark", command, "--from", source, "--to", target, "--group", f"{world.a}-x"]) == 1
         assert f"error: group '{world.a}-x'" in capsys.readouterr().err

@@ -77,6 +77,12 @@ def test_topics_are_chosen_by_name_glob_and_number() -> None:
     assert chosen.numbered() == [TopicPartition("orders", n) for n in (0, 2, 3)]
 
 
+def test_what_was_asked_for_and_is_not_there_is_named_as_it_was_asked_for() -> None:
+    chosen = TopicSelection.parse(["t", "t:2,1", "t:3-4", "p*", "none"])
+    assert [str(pattern) for pattern in chosen.unmatched([T0, T1])] == ["t:3,4", "p*", "none"]
+    assert chosen.unmatched([T0, T1, TopicPartition("t", 4), TopicPartition("p", 0), TopicPartition("none", 9)]) == []
+
+
 def test_a_named_topic_means_all_its_partitions_and_a_glob_only_those_committed() -> None:
     committed = [TopicPartition("pay", 4), T1]
     assert TopicSelection.parse(["t", "p*"]).expand({"t": 3}, committed) == [TopicPartition("pay", 4), T0, T1, T2]

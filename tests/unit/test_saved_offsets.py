@@ -328,7 +328,25 @@ def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator
     found, heard = read(tmp_path)
 
     assert found == {moved: 5, left: 8}
-    assert heard.notes == ["1 groups lie in another partition as well, from before their number was raised"]
+    assert heard.notes == [
+        "1 groups lie only where a coordinator does not look for them, __consumer_offsets having 3 partitions, and are "
+        f"taken from there: {left}",
+        "1 groups lie in another partition as well, from before their number was raised",
+    ]
+
+
+def test_groups_that_lie_only_where_their_coordinator_does_not_look_are_given_and_that_is_said(tmp_path: Path) -> None:
+    strange = [f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1][:7]
+    write(tmp_path / "__consumer_offsets-0", (0, b"".join(entry(n, name, n) for n, name in enumerate(strange))))
+    write(tmp_path / "__consumer_offsets-1", (0, b""))
+
+    found, heard = read(tmp_path)
+
+    assert found == {name: n for n, name in enumerate(strange)}
+    assert heard.notes == [
+        "7 groups lie only where a coordinator does not look for them, __consumer_offsets having 2 partitions, and are "
+        f"taken from there: {', '.join(sorted(strange)[:5])} and 2 more"
+    ]
 
 
 def test_a_groups_old_place_is_not_taken_where_its_own_cannot_be_read(tmp_path: Path) -> None:
@@ -463,6 +481,14 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
         (["{tmp}", "--offsets-topic", "others"], "holds no folder of topic others"),
         (["{tmp}", "--store", "file:x.avro"], "log offsets: reads no server"),
         (["{tmp}", "--expired-at", "noon"], "--expired-at: 'noon' is not of the form"),
+        (["{tmp}", "--retention-minutes", "5"], "--retention-minutes: says when offsets expire, and none are left out"),
+        (["{tmp}", "--execute"], "--execute: nothing is written"),
+        (["{tmp}", "--overwrite"], "--overwrite: nothing is written"),
+        (["{tmp}", "--allow-rewind", "--to", "file:s.avro"], "--allow-rewind: a file is written at once: s.avro"),
+        (["{tmp}", "--execute", "--to", "file:s.avro"], "--execute: a file is written at once: s.avro"),
+        (["{tmp}", "--yes", "--to", "file:s.avro"], "--yes: a file is written at once: s.avro"),
+        (["{tmp}", "--before-image", "b.avro", "--to", "file:s.avro"], "--before-image: a file is written at once"),
+        (["{tmp}", "--overwrite", "--to", "kafka://localhost:1"], "--overwrite: kafka is no file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -473,6 +499,7 @@ def test_what_cannot_be_meant_is_refused(
 
     assert run(["log", "offsets", *(argument.format(tmp=tmp_path) for argument in arguments)]) == 2
     assert why in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["__consumer_offsets-0", "empty"]
 
 
 def test_a_topic_that_holds_no_offsets_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -565,7 +592,7 @@ def test_segments_are_a_table_without_what_was_aborted_or_never_ended(tmp_path: 
     folder = tmp_path / "__consumer_offsets-3"
     write(folder, (0, first), (2, second), (5, third + entry(7, "b", None) + b"junk"))
 
-    found = rows(tmp_path)
+    found = rows(folder)
 
     assert [(row.get("log_offset"), row.get("group"), row.get("offset"), row["tombstone"]) for row in found] == [
         (0, "a", 4, False),
@@ -601,6 +628,23 @@ def test_a_damaged_segment_is_a_row_that_says_so_and_the_others_are_read(tmp_pat
 
     assert [row.get("offset") for row in found] == [4, None, 6]
     assert "batch at offset 1: its checksum" in str(found[1]["error"])
+
+
+def test_what_is_missing_of_a_log_dir_is_a_row_that_says_so(tmp_path: Path) -> None:
+    for number in (1, 3):
+        write(tmp_path / "disk" / f"__consumer_offsets-{number}", (0, entry(0, "a", number)))
+    (tmp_path / "unmounted").mkdir()
+
+    missing, *found = rows(tmp_path / "disk")
+
+    why = "there is no folder of its partitions 0, 2: the groups that lie there are not found"
+    assert missing == {"kind": "other", "tombstone": True, "error": f"topic __consumer_offsets: {why}"}
+    assert [(row["log_partition"], row["offset"]) for row in found] == [(1, 1), (3, 3)]
+    assert [row.get("error") for row in rows(tmp_path / "disk", tmp_path / "unmounted")][:2] == [
+        f"folder {tmp_path / 'unmounted'}: holds no partition of any topic",
+        missing["error"],
+    ]
+    assert len(rows(tmp_path / "disk" / "__consumer_offsets-3")) == 1, "who names one partition expects no other"
 
 
 def test_replicas_of_one_partition_are_no_table(tmp_path: Path) -> None:
