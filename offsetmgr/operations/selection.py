@@ -40,7 +40,10 @@ class TopicPattern:
     partitions: frozenset[int] | None = None
 
     def __str__(self) -> str:
-        return self.name if self.partitions is None else f"{self.name}:{','.join(map(str, sorted(self.partitions)))}"
+        if self.partitions is None:
+            return self.name
+        numbers = [number for number in self.partitions if not isinstance(number, BrokerPartition)]
+        return f"{self.name}:{','.join(map(str, sorted(numbers or self.partitions)))}"
 
     def numbers(self) -> list[int]:
         """The partitions that are meant, as later versions than 0.7 number them. Raises `UsageError` where only
