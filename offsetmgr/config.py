@@ -7,7 +7,6 @@ be secrets, so neither `ConnectionConfig` nor any error ever shows them (rule 12
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -154,6 +153,8 @@ def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
+    import tomllib  # most commands find no file, and each starts the sooner
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

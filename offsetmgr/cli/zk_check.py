@@ -117,7 +117,7 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
 def _refuse_other_cluster(session: ZookeeperSession, cluster: Cluster) -> None:
     """Raises `UsageError` where the brokers are of another cluster than this ZooKeeper: every offset would be wrong."""
     from offsetmgr.zookeeper import paths
-    from offsetmgr.zookeeper.nodes import parse_cluster_id
+    from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 
     node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
     if node is None or theirs is None:

@@ -17,7 +17,8 @@ from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition
 if TYPE_CHECKING:
     from offsetmgr.operations.selection import TopicSelection
     from offsetmgr.zookeeper.directory import ClusterNodes, Entry
-    from offsetmgr.zookeeper.nodes import Broker, PartitionState, TopicAssignment
+    from offsetmgr.zookeeper.nodes.brokers import Broker
+    from offsetmgr.zookeeper.nodes.topics import PartitionState, TopicAssignment
     from offsetmgr.zookeeper.topics import Topic
 
 app = typer.Typer()

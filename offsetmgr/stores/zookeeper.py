@@ -29,7 +29,7 @@ from offsetmgr.zookeeper.bulkedits import carry_out
 from offsetmgr.zookeeper.bulkscan import BulkScan
 from offsetmgr.zookeeper.jute import Code, NodeData
 from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
-from offsetmgr.zookeeper.nodes import parse_cluster_id
+from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.offsetdata import SURE_DIGITS
 from offsetmgr.zookeeper.registry import members
 from offsetmgr.zookeeper.session import ZookeeperSession

@@ -13,9 +13,20 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from offsetmgr.errors import OffsetMgrError, Unreadable
-from offsetmgr.zookeeper import nodes, paths
+from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.jute import NodeData
-from offsetmgr.zookeeper.nodes import Broker, Controller, EntityConfig, Notes, PartitionList, Reassignments, TopicNames
+from offsetmgr.zookeeper.nodes.admin import (
+    PartitionList,
+    Reassignments,
+    TopicNames,
+    parse_preferred_election,
+    parse_reassignments,
+    parse_topic_deletions,
+)
+from offsetmgr.zookeeper.nodes.brokers import Broker, parse_broker
+from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
+from offsetmgr.zookeeper.nodes.configs import EntityConfig, parse_config
+from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 T = TypeVar("T")
@@ -88,11 +99,11 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
     found = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
 
     def epoch(data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothing can be odd about it
-        return nodes.parse_controller_epoch(paths.CONTROLLER_EPOCH, data)
+        return parse_controller_epoch(paths.CONTROLLER_EPOCH, data)
 
     return ClusterNodes(
-        entry(paths.CLUSTER_ID, found[0], partial(nodes.parse_cluster_id, paths.CLUSTER_ID)),
-        entry(paths.CONTROLLER, found[1], partial(nodes.parse_controller, paths.CONTROLLER)),
+        entry(paths.CLUSTER_ID, found[0], partial(parse_cluster_id, paths.CLUSTER_ID)),
+        entry(paths.CONTROLLER, found[1], partial(parse_controller, paths.CONTROLLER)),
         entry(paths.CONTROLLER_EPOCH, found[2], epoch),
     )
 
@@ -131,7 +142,7 @@ def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, Entry[E
             else:
                 names += [f"{folder}/{client}" for client in below or ()]
     names.sort()
-    wanted = [(f"{root}/{name}", partial(nodes.parse_config, f"{root}/{name}")) for name in names]
+    wanted = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
     for name, one in zip(names, read_entries(session, wanted), strict=True):
         if one.node is not None and not one.node.data:  # made before there was anything to say
             yield name, Entry(one.path, node=one.node)
@@ -147,13 +158,13 @@ def requests(session: ZookeeperSession) -> Requests:
     if isinstance(held, NodeData) and not held.data:
         listed: Entry[TopicNames] = Entry(paths.DELETE_TOPICS, node=held)
     else:
-        listed = entry(paths.DELETE_TOPICS, held, partial(nodes.parse_topic_deletions, paths.DELETE_TOPICS))
+        listed = entry(paths.DELETE_TOPICS, held, partial(parse_topic_deletions, paths.DELETE_TOPICS))
     return Requests(
-        entry(paths.REASSIGN_PARTITIONS, found[0], partial(nodes.parse_reassignments, paths.REASSIGN_PARTITIONS)),
+        entry(paths.REASSIGN_PARTITIONS, found[0], partial(parse_reassignments, paths.REASSIGN_PARTITIONS)),
         entry(
             paths.PREFERRED_REPLICA_ELECTION,
             found[1],
-            partial(nodes.parse_preferred_election, paths.PREFERRED_REPLICA_ELECTION),
+            partial(parse_preferred_election, paths.PREFERRED_REPLICA_ELECTION),
         ),
         tuple(sorted(deletions or ())),
         listed,
@@ -165,4 +176,4 @@ def _is_id(name: str) -> bool:
 
 
 def _parse_broker(path: str, name: str, data: bytes, notes: Notes) -> Broker:
-    return nodes.parse_broker(path, int(name), data, notes)
+    return parse_broker(path, int(name), data, notes)

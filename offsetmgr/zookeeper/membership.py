@@ -14,7 +14,8 @@ from typing import Final
 from offsetmgr.errors import Conflict, OffsetMgrError, ServerError
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.jute import Code
-from offsetmgr.zookeeper.nodes import parse_registration, parse_topic
+from offsetmgr.zookeeper.nodes.consumers import parse_registration
+from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.subscription import Subscription
 from offsetmgr.zookeeper.transactions import Create, State

@@ -15,7 +15,7 @@ from offsetmgr.errors import OffsetMgrError, Unreadable
 from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.jute import NodeData
-from offsetmgr.zookeeper.nodes import parse_owner
+from offsetmgr.zookeeper.nodes.consumers import parse_owner
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 GROUPS_AT_ONCE: Final = 500

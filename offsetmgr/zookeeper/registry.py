@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.jute import NodeData
-from offsetmgr.zookeeper.nodes import ConsumerRegistration, Notes, parse_registration
+from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
+from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 GROUPS_AT_ONCE: Final = 2000

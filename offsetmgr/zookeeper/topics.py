@@ -11,9 +11,16 @@ from typing import Final
 
 from offsetmgr.errors import OffsetMgrError, Unreadable
 from offsetmgr.model import BrokerPartition
-from offsetmgr.zookeeper import nodes, paths
+from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.directory import Entry, entry, read_entries
-from offsetmgr.zookeeper.nodes import Notes, PartitionState, TopicAssignment
+from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.topics import (
+    PartitionState,
+    TopicAssignment,
+    parse_partition_count,
+    parse_partition_state,
+    parse_topic,
+)
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 TOPICS_AT_ONCE: Final = 500
@@ -67,7 +74,7 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
     assignments = [
         Entry(root, node=node)
         if node is not None and not isinstance(node, OffsetMgrError) and not node.data
-        else entry(root, node, partial(nodes.parse_topic, root))
+        else entry(root, node, partial(parse_topic, root))
         for root, node in zip(roots, held, strict=True)
     ]
     states = _states(session, names, assignments)
@@ -89,7 +96,7 @@ def _states(
         for partition in assignment.value.replicas
     ]
     places = [paths.partition_state(name, partition) for name, partition in wanted]
-    found = read_entries(session, [(path, partial(nodes.parse_partition_state, path)) for path in places])
+    found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places])
     states: dict[str, dict[int, Entry[PartitionState]]] = {}
     for (name, partition), state in zip(wanted, found, strict=True):
         if state.node is not None or state.error is not None:
@@ -117,7 +124,7 @@ def _counts(
 
 
 def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothing can be odd about it
-    return nodes.parse_partition_count(path, data)
+    return parse_partition_count(path, data)
 
 
 def _bounded(count: Entry[int], broker: int) -> Entry[int]:

@@ -20,7 +20,10 @@ from offsetmgr.config import ConnectionConfig
 from offsetmgr.model import BrokerPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper import directory
-from offsetmgr.zookeeper.nodes import Notes, parse_cluster_id, parse_config_change, parse_topic
+from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+from offsetmgr.zookeeper.nodes.configs import parse_config_change
+from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.topics import topic_names, topics
 from offsetmgr.zookeeper.tree import walk

@@ -15,7 +15,7 @@ from offsetmgr.errors import UnknownVersion, Unreadable, UsageError
 from offsetmgr.model import TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.nodes import parse_broker
+from offsetmgr.zookeeper.nodes.brokers import parse_broker
 from offsetmgr.zookeeper.ownership import Owner, owners, owners_many
 from offsetmgr.zookeeper.registry import members, members_many
 from offsetmgr.zookeeper.session import ZookeeperSession

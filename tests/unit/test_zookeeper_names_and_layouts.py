@@ -16,14 +16,9 @@ from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.connection import parse_connect
 from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
-from offsetmgr.zookeeper.nodes import (
-    Broker,
-    ConsumerRegistration,
-    Endpoint,
-    parse_broker,
-    parse_cluster_id,
-    parse_registration,
-)
+from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
+from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
 from offsetmgr.zookeeper.registry import parse_member_id
 from offsetmgr.zookeeper.stormlayout import StormLayout
 

@@ -10,37 +10,34 @@ import pytest
 
 from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
 from offsetmgr.model import TopicPartition
-from offsetmgr.zookeeper.nodes import (
-    Broker,
-    ConfigChange,
-    ConsumerRegistration,
-    Controller,
-    Endpoint,
-    Features,
-    Notes,
-    OwnerThread,
+from offsetmgr.zookeeper.nodes.admin import (
     PartitionList,
-    PartitionState,
-    ProducerIds,
     Reassignments,
-    TopicAssignment,
-    parse_broker,
+    parse_preferred_election,
+    parse_reassignments,
+    parse_topic_deletions,
+)
+from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
+from offsetmgr.zookeeper.nodes.cluster import (
+    Controller,
+    Features,
+    ProducerIds,
     parse_cluster_id,
-    parse_config,
-    parse_config_change,
     parse_controller,
     parse_controller_epoch,
     parse_features,
+    parse_producer_ids,
+)
+from offsetmgr.zookeeper.nodes.configs import ConfigChange, parse_config, parse_config_change
+from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, OwnerThread, parse_owner, parse_registration
+from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.topics import (
+    PartitionState,
+    TopicAssignment,
     parse_isr_change,
-    parse_owner,
     parse_partition_count,
     parse_partition_state,
-    parse_preferred_election,
-    parse_producer_ids,
-    parse_reassignments,
-    parse_registration,
     parse_topic,
-    parse_topic_deletions,
 )
 
 

@@ -12,31 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from offsetmgr.model import TopicPartition
-from offsetmgr.zookeeper.nodes import (
-    Broker,
-    ConsumerRegistration,
-    Controller,
-    Endpoint,
-    EntityConfig,
-    OwnerThread,
+from offsetmgr.zookeeper.nodes.admin import (
     PartitionList,
-    PartitionState,
     Reassignments,
-    TopicAssignment,
     TopicNames,
-    parse_broker,
-    parse_cluster_id,
-    parse_config,
-    parse_controller,
-    parse_controller_epoch,
-    parse_owner,
-    parse_partition_count,
-    parse_partition_state,
     parse_preferred_election,
     parse_reassignments,
-    parse_registration,
-    parse_topic,
     parse_topic_deletions,
+)
+from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
+from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
+from offsetmgr.zookeeper.nodes.configs import EntityConfig, parse_config
+from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, OwnerThread, parse_owner, parse_registration
+from offsetmgr.zookeeper.nodes.topics import (
+    PartitionState,
+    TopicAssignment,
+    parse_partition_count,
+    parse_partition_state,
+    parse_topic,
 )
 from offsetmgr.zookeeper.offsetdata import parse_decimal
 

@@ -13,7 +13,9 @@ from offsetmgr.model import TopicPartition
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
 from offsetmgr.zookeeper.jute import NodeData
-from offsetmgr.zookeeper.nodes import parse_controller, parse_partition_state, parse_reassignments, parse_topic
+from offsetmgr.zookeeper.nodes.admin import parse_reassignments
+from offsetmgr.zookeeper.nodes.cluster import parse_controller
+from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
 from offsetmgr.zookeeper.session import ZookeeperSession
 
 
