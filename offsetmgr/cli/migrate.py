@@ -30,7 +30,7 @@ from offsetmgr.errors import GroupNotFound, UsageError
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.partitionmap import read_map
-from offsetmgr.migration.plan import IfAhead, PlanOptions
+from offsetmgr.migration.plan import Action, IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.state import MigrationState
@@ -309,7 +309,8 @@ def rollback_command(
 
     plan, state = _open_plan(plan_path)
     if reverse_plan is not None:
-        _plan_back(Sides.reversed(connect, plan.header, from_command_config, to_command_config), plan, reverse_plan)
+        back = Sides.reversed(connect, plan.header, from_command_config, to_command_config)
+        _plan_back(back, plan, state, reverse_plan)
         return
     target = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
@@ -329,19 +330,23 @@ def rollback_command(
         raise typer.Exit(1)
 
 
-def _plan_back(sides: Sides, plan: PlanFile, output: Path) -> None:
-    from offsetmgr.migration.rollback import reverse_options
+def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path) -> None:
+    from offsetmgr.migration.wayback import WayBack, reverse_options
 
     with sides.old_members() as members:
-        planner = Planner(sides.source, sides.target, reverse_options(plan), SystemClock(), sides.cluster(), members)
+        options = reverse_options(plan)
+        planner = Planner(sides.source, sides.target, options, SystemClock(), sides.cluster(), members)
+        back = WayBack(plan, state, planner)
         header = planner.header()
-        names = planner.selected_groups()
-        summary, _ = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
+        steps = progress(back.steps(), "groups planned", len(back.groups))
+        summary, _ = write_plan(output, header, steps)
     view.show_plan_header(header)
     view.show_plan_summary(summary)
     view.show_attention(PlanFile(output))
     note(f"the way back is planned in {output}; nothing was changed")
     note(f"next: offsetmgr migrate apply {output}")
+    if summary.failed_groups or summary.actions[Action.REFUSE_GONE]:
+        raise typer.Exit(1)
 
 
 @app.command("finalize")

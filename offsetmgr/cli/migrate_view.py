@@ -35,6 +35,7 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
     Action.REFUSE_NUMBERED: "refused: the target is of Kafka 0.7, and this is an offset",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read",
+    Action.REFUSE_GONE: "refused: copied, and gone since",
 }
 
 STEP_COLUMNS: Final = (
@@ -111,6 +112,8 @@ def show_plan_summary(summary: PlanSummary) -> None:
         note(f"  {count:>8} {action:<26} {MEANING[action]}")
     if summary.failed_groups:
         note(f"  {summary.failed_groups:>8} unreadable: the group is not part of what will be written")
+    if summary.left_out_groups:
+        note(f"  {summary.left_out_groups:>8} left out: the group never came over, so there is nothing to bring back")
     if summary.active_groups:
         note(
             f"  {summary.active_groups:>8} active: the group has members in Kafka; apply refuses it, or waits for it"
@@ -138,6 +141,8 @@ def _attention(plan: PlanFile) -> Iterator[str]:
     for group in plan.groups():
         if group.error:
             yield f"  ! {group.group}: {group.error}"
+        if group.note:
+            yield f"  {group.group}: {group.note}"
         if group.members:
             yield f"  ! {group.target_group} is active ({group.state}): {'; '.join(group.members)}"
         for step in group.steps:

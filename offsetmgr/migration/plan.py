@@ -45,6 +45,8 @@ class Action(StrEnum):
     """The target is of Kafka 0.7, and has no place for the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
     """One side could not be read: never taken for absent, never turned into a write."""
+    REFUSE_GONE = "refuse-gone"
+    """In a plan back: it was copied, and the store that it was copied to holds it no longer."""
 
     @property
     def writes(self) -> bool:
@@ -169,7 +171,8 @@ class GroupPlan:
 
     ``guard`` is how its writes are protected, ``guard_note`` why, in words for the operator. ``old_members`` are the
     live members of the source's (or target's) ZooKeeper registry, ``members`` those that the Kafka coordinator
-    named. ``error`` is set where the whole group could not be planned; then ``steps`` is empty.
+    named. ``error`` is set where the whole group could not be planned; then ``steps`` is empty. ``note`` says why
+    nothing is to be done with a group that was named.
     """
 
     group: str
@@ -181,6 +184,7 @@ class GroupPlan:
     members: tuple[str, ...] = ()
     state: str = ""
     error: str = ""
+    note: str = ""
 
     def writes(self) -> list[Step]:
         return [step for step in self.steps if step.action.writes]

@@ -120,7 +120,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
 
 def _encode_group(plan: GroupPlan) -> bytes:
     encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
-    for name in ("guard_note", "old_members", "members", "state", "error"):
+    for name in ("guard_note", "old_members", "members", "state", "error", "note"):
         if value := getattr(plan, name):
             encoded[name] = value
     head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
@@ -149,6 +149,7 @@ def _decode_group(line: bytes) -> GroupPlan:
         tuple(encoded.get("members", ())),
         encoded.get("state", ""),
         encoded.get("error", ""),
+        encoded.get("note", ""),
     )
 
 
@@ -213,18 +214,21 @@ class PlanSummary:
         self.failed_groups = 0
         self.active_groups = 0
         self.unlocked_groups = 0
+        self.left_out_groups = 0
 
     def add(self, plan: GroupPlan) -> None:
         self.groups += 1
         self.failed_groups += bool(plan.error)
         self.active_groups += bool(plan.members)
+        self.left_out_groups += bool(plan.note)
         self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
         self.actions.update([step.action for step in plan.steps])
 
     @property
     def needs_attention(self) -> bool:
         """Whether anything in the plan should be read by a person before it is applied (beside clamped offsets)."""
-        return bool(self.refused or self.failed_groups or self.active_groups or self.actions[Action.REWIND])
+        groups = self.failed_groups or self.active_groups or self.left_out_groups
+        return bool(self.refused or groups or self.actions[Action.REWIND])
 
     @property
     def writes(self) -> int:
@@ -240,6 +244,7 @@ class PlanSummary:
             "failed_groups": self.failed_groups,
             "active_groups": self.active_groups,
             "unlocked_groups": self.unlocked_groups,
+            "left_out_groups": self.left_out_groups,
             "actions": dict(sorted(self.actions.items())),
         }
 
@@ -250,6 +255,7 @@ class PlanSummary:
         summary.failed_groups = encoded["failed_groups"]
         summary.active_groups = encoded["active_groups"]
         summary.unlocked_groups = encoded["unlocked_groups"]
+        summary.left_out_groups = encoded.get("left_out_groups", 0)
         summary.actions = Counter(encoded["actions"])
         return summary
 

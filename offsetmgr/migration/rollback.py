@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from offsetmgr.errors import GateRefused, JournalError
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.execute import Executor, Report, Task
-from offsetmgr.migration.plan import Action, GroupPlan, IfAhead, PlanOptions, Step, literal
+from offsetmgr.migration.plan import Action, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.model import TopicPartition
@@ -74,12 +74,3 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> Task | None:
         return None
     words = ("what apply left", "what was there before")
     return Task(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)
-
-
-def reverse_options(plan: PlanFile) -> PlanOptions:
-    """The options of a plan that leads back: the same groups under their old names, the same topics, and nothing
-    that would move a group backwards."""
-    options = plan.header.options
-    back = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
-    groups = tuple(literal(group.target_group) for group in plan.groups() if not group.error)
-    return PlanOptions(IfAhead.KEEP, options.clamp, options.topics, groups, back, onto_existing=True)

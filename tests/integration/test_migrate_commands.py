@@ -462,3 +462,26 @@ def test_a_snapshot_is_restored_like_any_other_source(world: World, unique: str)
     world.run("migrate", "apply", "q.json", "--yes")
     assert world.held(world.kafka, unique) == {0: 10, 1: 20}
     world.run("migrate", "verify", "q.json")
+
+
+def test_the_way_back_does_without_groups_that_never_came_over_and_names_what_is_lost(
+    world: World, unique: str
+) -> None:
+    live, dead, lost = f"{unique}-live", f"{unique}-dead", f"{unique}-lost"
+    for group in (live, lost):
+        world.commit(world.zk, group, 10)
+    world.zk.commit(dead, {TopicPartition(f"{unique}-gone", 0): OffsetAndMetadata(7)})
+    world.plan("--group", f"{unique}-*")
+    world.run("migrate", "apply", "plan.json", "--yes", code=1)
+    world.run("migrate", "finalize", "plan.json", "--accept-refused")
+    world.commit(world.kafka, live, 30)
+
+    done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")
+    assert f"{dead}: left out: it was never copied ({unique}-gone-0 refuse-topic-missing)" in done.stderr
+    world.run("migrate", "apply", "back.json", "--yes")
+    assert world.held(world.zk, live) == {0: 30}
+
+    world.kafka.delete(lost)
+    done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "again.json", code=1)
+    assert f"{lost} {world.topic}-0: refuse-gone: it was copied" in done.stderr
+    assert world.held(world.zk, lost) == {0: 10}

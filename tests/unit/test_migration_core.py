@@ -4,79 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_migration import ORDERS, Migration, OneLog, commit
 
 from offsetmgr.clock import SystemClock
 from offsetmgr.errors import GateRefused, GroupNotFound, JournalError, PlanError, Unreadable, UsageError
-from offsetmgr.migration.apply import apply
-from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path, read_journal
 from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
-from offsetmgr.migration.planfile import PlanFile, write_plan
-from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.rollback import reverse_options, rollback
-from offsetmgr.migration.state import MigrationState
+from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.verify import Status, Verifier
+from offsetmgr.migration.wayback import reverse_options
 from offsetmgr.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.testing.memory import MemoryStore
-
-ORDERS = [TopicPartition("orders", p) for p in range(4)]
-
-
-@dataclass
-class Migration:
-    """One plan between two stores, with the commands as methods."""
-
-    folder: Path
-    source: MemoryStore = field(default_factory=lambda: MemoryStore("source"))
-    target: MemoryStore = field(default_factory=lambda: MemoryStore("target"))
-    options: PlanOptions = field(default_factory=PlanOptions)
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "plan.json"
-
-    def plan(self) -> PlanFile:
-        planner = Planner(self.source, self.target, self.options, SystemClock())
-        write_plan(self.path, planner.header(), planner.plan(planner.selected_groups()))
-        return PlanFile(self.path)
-
-    def state(self) -> MigrationState:
-        return MigrationState.read(journal_path(self.path), PlanFile(self.path).sha256)
-
-    def apply(self, journal: type[Journal] = Journal) -> Report:
-        plan, state = PlanFile(self.path), self.state()
-        with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
-            return apply(plan, state, Executor("apply", self.target, opened, SystemClock()))
-
-    def rollback(self, journal: type[Journal] = Journal, *, force: bool = False) -> Report:
-        plan, state = PlanFile(self.path), self.state()
-        with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
-            return rollback(plan, state, Executor("undo", self.target, opened, SystemClock()), force=force)
-
-    def verify(self) -> dict[str, Status]:
-        verifier = Verifier(PlanFile(self.path), self.source, self.target)
-        return {f"{v.target_group} {v.tp}": v.status for v in verifier.verdicts()}
-
-    def held(self) -> dict[str, dict[TopicPartition, int]]:
-        return {g: {tp: c.offset for tp, c in held.items()} for g, held in self.target.data.items() if held}
 
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Migration:
     return Migration(tmp_path)
-
-
-def commit(store: MemoryStore, group: str, *offsets: int | None) -> None:
-    """Sets ``orders`` 0, 1, ... of a group; None leaves a partition without a commit."""
-    held = {tp: Committed(o, version=0) for tp, o in zip(ORDERS, offsets, strict=False) if o is not None}
-    store.data.setdefault(group, {}).update(held)
 
 
 def steps(plan: PlanFile) -> dict[TopicPartition, Action]:
@@ -389,19 +336,6 @@ def test_nothing_applied_means_nothing_to_roll_back(migration):
     migration.plan()
     with pytest.raises(JournalError, match="nothing was applied"):
         migration.rollback()
-
-
-@dataclass
-class OneLog:
-    """A cluster whose partitions all have one log range."""
-
-    log: LogRange
-
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, int]:
-        return dict.fromkeys(names or (), 8)
-
-    def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        return dict.fromkeys(partitions, self.log)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""The plan in the other direction, after cut-over: between two stores in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from one_migration import ORDERS, Migration, commit
+
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import Unreadable
+from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions
+from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.wayback import WayBack, reverse_options
+from offsetmgr.model import Committed
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Migration:
+    return Migration(tmp_path)
+
+
+def way_back(migration: Migration) -> dict[str, GroupPlan]:
+    """The plan back as it reads from its file, by the groups' names in the store that they leave."""
+    plan = PlanFile(migration.path)
+    planner = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
+    path = migration.folder / "back.json"
+    path.unlink(missing_ok=True)
+    write_plan(path, planner.header(), WayBack(plan, migration.state(), planner).steps())
+    return {group.group: group for group in PlanFile(path).groups()}
+
+
+def actions(group: GroupPlan) -> list[tuple[int, str]]:
+    return [(step.tp.partition, step.action.value) for step in group.steps]
+
+
+def test_a_group_that_never_came_over_stops_no_other_and_is_named(migration):
+    commit(migration.source, "live", 10)
+    migration.source.data["nothing"] = {}
+    migration.plan()
+    migration.apply()
+    migration.target.data["live"][ORDERS[0]] = Committed(30)
+    found = way_back(migration)
+    assert actions(found["live"]) == [(0, "copy")]
+    assert found["live"].note == ""
+    assert found["nothing"].steps == ()
+    assert found["nothing"].note == "left out: there was nothing to copy, and memory:target holds none of it"
+
+
+def test_a_group_that_the_plan_refused_stays_as_it_is(migration):
+    commit(migration.source, "live", 10)
+    commit(migration.source, "bad", 10)
+    migration.source.broken = {"bad": Unreadable("bad", "no answer")}
+    migration.plan()
+    migration.apply()
+    migration.source.broken.clear()
+    found = way_back(migration)
+    assert actions(found["bad"]) == [(0, "target-only")]
+    assert found["bad"].note == "left out: it was never copied (source: bad: no answer)"
+    assert not found["bad"].error
+
+
+def test_what_was_copied_and_is_gone_since_is_refused_and_the_rest_is_planned(migration):
+    for group in ("kept", "deleted"):
+        commit(migration.source, group, 10, 20)
+    migration.plan()
+    migration.apply()
+    del migration.target.data["deleted"]
+    del migration.target.data["kept"][ORDERS[1]]
+    commit(migration.target, "kept", 15)
+    found = way_back(migration)
+    assert actions(found["kept"]) == [(0, "copy"), (1, "refuse-gone")]
+    assert actions(found["deleted"]) == [(0, "refuse-gone"), (1, "refuse-gone")]
+    assert "gone from there" in found["deleted"].steps[0].note
+    assert found["deleted"].note == ""
+
+
+def test_what_is_gone_from_both_sides_is_not_forgotten(migration):
+    commit(migration.source, "g", 10)
+    migration.plan()
+    migration.apply()
+    migration.source.data.clear()
+    migration.target.data.clear()
+    assert actions(way_back(migration)["g"]) == [(0, "refuse-gone")]
+
+
+def test_a_renamed_group_goes_back_under_its_old_name(migration):
+    commit(migration.source, "old", 10)
+    migration.options = PlanOptions(rename={"old": "new"})
+    migration.plan()
+    migration.apply()
+    commit(migration.target, "new", 12)
+    found = way_back(migration)["new"]
+    assert (found.target_group, [step.action for step in found.steps]) == ("old", [Action.COPY])
