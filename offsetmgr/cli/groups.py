@@ -308,6 +308,7 @@ def copy(
     from offsetmgr.cli.editing import Edit, finish
     from offsetmgr.operations.copy import propose_copy
     from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.operations.sought import require_topics
 
     if source == target and to is None:
         raise UsageError("groups copy", "both names are the same")
@@ -316,8 +317,9 @@ def copy(
     edit = Edit(
         "groups copy", connect, into, connect.directory(to), execute=execute, yes=yes, output=output, image=before_image
     )
-    topics = TopicSelection.parse(topic or [])
-    finish(edit.run(propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)))
+    topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
+    proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)
+    finish(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("rename")

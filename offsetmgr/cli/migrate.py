@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,9 +34,11 @@ from offsetmgr.migration.plan import Action, IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.state import MigrationState
+from offsetmgr.operations.sought import Sought
 from offsetmgr.stores.base import Partitions
 
 if TYPE_CHECKING:
+    from offsetmgr.migration.plan import GroupPlan
     from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
@@ -119,6 +121,7 @@ def plan_command(
         rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename), onto_existing=onto_existing
     )
     sides = Sides(connect, from_, to, from_command_config, to_command_config)
+    options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
     if any(any(c in pattern for c in "*?[") for pattern in groups):
         options = options.literal_first(sides.source.groups())
     if draft_partition_map is not None:
@@ -132,7 +135,8 @@ def plan_command(
         )
         header = planner.header()
         names = planner.selected_groups()
-        summary, digest = write_plan(output, header, progress(planner.plan(names), "groups planned", len(names)))
+        planned = _all_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
+        summary, digest = write_plan(output, header, progress(planned, "groups planned", len(names)))
     if not summary.actions and not summary.failed_groups:
         output.unlink()
         where = f"groups {', '.join(groups)}" if groups else f"{view.counted(len(names), 'group')}"
@@ -152,6 +156,15 @@ def plan_command(
     note(f"next: offsetmgr migrate apply {output}")
     if summary.failed_groups:
         raise typer.Exit(1)
+
+
+def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
+    """The plans as they come; at their end raises `UnknownTopicOrPartition` for topics that none of them is about."""
+    sought = Sought(options.selection)
+    for group in plans:
+        sought.see((step.source_tp for step in group.steps), unread=bool(group.error))
+        yield group
+    sought.require_all(where)
 
 
 def _draft_map(sides: Sides, options: PlanOptions, path: Path) -> None:
@@ -462,6 +475,11 @@ def mirror_command(
     planner = Planner(source, target, options, SystemClock())
     planner.header()
     names = planner.selected_groups()
+    if options.topics:
+        sought = Sought(options.selection.within(source.capabilities.partitions))
+        for found in source.scan(names):
+            sought.see_group(found)
+        sought.require_all(source.uri)
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"keep {target.uri} following, until stopped?", yes=yes)
     retention = sides.retention_ms()

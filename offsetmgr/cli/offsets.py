@@ -280,6 +280,7 @@ def set_offsets(
     from offsetmgr.cli.editing import Edit, finish
     from offsetmgr.operations.reset import propose_set
     from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.operations.sought import require_topics
 
     topics = TopicSelection.parse(topic)
     store = connect.store()
@@ -295,7 +296,8 @@ def set_offsets(
     edit = Edit(
         "offsets set", connect, store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
     )
-    finish(edit.run([propose_set(store, group, wanted, create=new_group)]))
+    proposal = propose_set(store, group, wanted, create=new_group)
+    finish(edit.run(require_topics([proposal], topics, store.uri)))
 
 
 @app.command("reset")
@@ -349,6 +351,7 @@ def reset(
     from offsetmgr.cli.scenario import scenario_of
     from offsetmgr.operations.reset import ToGiven, propose_reset
     from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.operations.sought import require_topics
 
     scenario = scenario_of(
         group or [],
@@ -381,7 +384,8 @@ def reset(
         image=before_image,
         as_csv=export_csv,
     )
-    finish(edit.run(propose_reset(store, cluster, chosen, topics, scenario, create=new_group)))
+    proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
+    finish(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("delete")
@@ -401,12 +405,15 @@ def delete(
     from offsetmgr.cli.editing import Edit, finish
     from offsetmgr.operations.edits import propose_delete
     from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.operations.sought import require_topics
 
     names = require_groups(group, all_groups)
     if bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
         raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    topics = TopicSelection.parse(topic or [])
     store = connect.store()
+    topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
     edit = Edit(
         "offsets delete",
@@ -418,7 +425,7 @@ def delete(
         output=output,
         image=before_image,
     )
-    finish(edit.run(propose_delete(store, chosen, TopicSelection.parse(topic or []))))
+    finish(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))
 
 
 FileArgument = Annotated[
@@ -455,6 +462,7 @@ def export(
     topics = TopicSelection.parse(topic or [])
     name = format_name(file, file_format)
     store = connect.store()
+    topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
     identity = store.identity()
     header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {__version__}")
@@ -496,9 +504,11 @@ def import_offsets(
     from offsetmgr.operations.export import open_file
     from offsetmgr.operations.images import holds_images, load_images
     from offsetmgr.operations.selection import TopicSelection, matching_groups
+    from offsetmgr.operations.sought import require_topics
 
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
+    topics.within(store.capabilities.partitions)
     path = Path(file)
     if holds_images(path):
         edit = Edit(
@@ -514,7 +524,7 @@ def import_offsets(
         meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
         images = (one for one in load_images(path) if one.group in meant)
         note(f"{file} holds before-images: taking that edit back")
-        finish(edit.run(propose_undo(store, images, topics, force=allow_rewind)))
+        finish(edit.run(require_topics(propose_undo(store, images, topics, force=allow_rewind), topics, file)))
         return
     with closing(open_file(path, file_format, group[0] if group and len(group) == 1 else None)) as snapshot:
         chosen = matching_groups(group or [], snapshot.groups())
@@ -531,7 +541,8 @@ def import_offsets(
             image=before_image,
         )
         wanted = snapshot.read(set(chosen))
-        finish(edit.run(propose_import(store, wanted, topics, allow_rewind=allow_rewind)))
+        proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind)
+        finish(edit.run(require_topics(proposals, topics, file)))
 
 
 @app.command("diff")
@@ -548,17 +559,24 @@ def diff(
     """Show where two stores disagree; the exit code is 1 on any difference. Without --group: all groups of both."""
     from offsetmgr.operations.diff import diff as differences
     from offsetmgr.operations.selection import TopicSelection, matching_groups
+    from offsetmgr.operations.sought import Sought
 
     if group and all_groups:
         raise UsageError("which groups?", "both --group and --all-groups are given")
+    topics = TopicSelection.parse(topic or [])
     left, right = connect.store(source), connect.store(target)
+    topics.within(left.capabilities.partitions, right.capabilities.partitions)
     known = {*left.groups(), *right.groups()}
     for name in group or []:
         if not matching_groups([name], known):
             raise GroupNotFound(f"group {name!r}", "is in neither store")
     chosen = matching_groups(group or [], sorted(known))
-    errors = _Errors()
-    found = differences(left, right, progress(chosen, "comparing", len(chosen)), TopicSelection.parse(topic or []))
+    if not chosen:
+        raise GroupNotFound(
+            "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"
+        )
+    errors, sought = _Errors(), Sought(topics)
+    found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, sought)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for name, tp, kind, here, there, error in found:
@@ -587,5 +605,7 @@ def diff(
     write_rows(DIFFERENCES, counted(), output)
     if count:
         note(count_of(count, "difference"))
+    sought.require_all(f"{left.uri} and {right.uri}")
+    if count:
         raise typer.Exit(FAILED)
     note(f"no difference in {count_of(len(chosen), 'group')}")

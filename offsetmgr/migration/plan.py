@@ -17,6 +17,7 @@ from typing import NamedTuple
 from offsetmgr.errors import OffsetMgrError, UsageError
 from offsetmgr.migration.partitionmap import MapOrigin
 from offsetmgr.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations.selection import TopicSelection
 from offsetmgr.stores.base import Guard
 
 
@@ -101,7 +102,7 @@ class IfAhead(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What the caller asked for. ``topics`` are topic patterns with optional partitions (``t``, ``a*``, ``t:0,1``)."""
+    """What the caller asked for. ``topics`` are as ``--topic`` takes them (``t``, ``a*``, ``t:0,1,4-7``)."""
 
     if_ahead: IfAhead = IfAhead.KEEP
     clamp: bool = False
@@ -113,12 +114,15 @@ class PlanOptions:
     """Whether a renamed group may go onto a group that the target has already."""
     _names: frozenset[str] = field(init=False, repr=False, compare=False)
     _globs: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    selection: TopicSelection = field(init=False, repr=False, compare=False)
+    """What ``topics`` mean. A text that means nothing is a `UsageError` when the options are made."""
 
     def __post_init__(self) -> None:
         # A plan back names every one of its groups: names are looked up, only globs are gone through.
         literals = {pattern: literal_of(pattern) for pattern in self.groups}
         object.__setattr__(self, "_names", frozenset(name for name in literals.values() if name is not None))
         object.__setattr__(self, "_globs", tuple(pattern for pattern, name in literals.items() if name is None))
+        object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """The same options with every pattern that is an existing group's very name taken as that name."""
@@ -129,17 +133,10 @@ class PlanOptions:
         return not self.groups or group in self._names or any(fnmatchcase(group, pattern) for pattern in self._globs)
 
     def wants(self, tp: TopicPartition) -> bool:
-        return not self.topics or any(_topic_matches(tp, pattern) for pattern in self.topics)
+        return self.selection.matches(tp)
 
     def target_group(self, group: str) -> str:
         return self.rename.get(group, group)
-
-
-def _topic_matches(tp: TopicPartition, pattern: str) -> bool:
-    name, colon, numbers = pattern.partition(":")
-    if not fnmatchcase(tp.topic, name):
-        return False
-    return not colon or str(tp.partition) in (n.strip() for n in numbers.split(","))
 
 
 def literal(name: str) -> str:

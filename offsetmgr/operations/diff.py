@@ -9,6 +9,7 @@ from typing import NamedTuple
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, scan_in_order
+from offsetmgr.operations.sought import Sought
 from offsetmgr.stores.base import Capabilities, GroupOffsets, OffsetStore
 
 
@@ -28,15 +29,22 @@ class Difference(NamedTuple):
 
 
 def diff(
-    left: OffsetStore, right: OffsetStore, groups: Iterable[str], topics: TopicSelection = ALL_TOPICS
+    left: OffsetStore,
+    right: OffsetStore,
+    groups: Iterable[str],
+    topics: TopicSelection = ALL_TOPICS,
+    sought: Sought | None = None,
 ) -> Iterator[Difference]:
     """All differences of ``groups``, in their order, sorted by partition.
 
-    What only one of the stores can carry (metadata, leader epoch) is not compared.
+    What only one of the stores can carry (metadata, leader epoch) is not compared. ``sought`` is told of what was read.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
     for here, there in zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True):
+        if sought is not None:
+            sought.see_group(here)
+            sought.see_group(there)
         yield from _group(here, there, topics, capabilities)
 
 

@@ -12,6 +12,7 @@ from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.formats import choose
 from offsetmgr.formats.base import SnapshotReader
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.operations.sought import Sought
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ def export_groups(
     """What a snapshot of ``groups`` holds, in their order: the groups that have offsets in these topics.
 
     ``strict``: a group that the store does not know, or that has nothing there, is `GroupNotFound`. What could not be
-    read is in the results, for the writer to refuse or record.
+    read is in the results, for the writer to refuse or record. A topic that no group has is `UnknownTopicOrPartition`,
+    at the end.
     """
-    for found in scan_in_order(store, groups):
+    sought = Sought(topics)
+    for found in sought.reading(scan_in_order(store, groups)):
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
         if not topics.patterns:
@@ -39,6 +42,7 @@ def export_groups(
             raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
         if offsets or errors or found.error:
             yield GroupOffsets(found.group, offsets, errors, found.error)
+    sought.require_all(store.uri)
 
 
 class SnapshotFile:

@@ -72,6 +72,14 @@ class TopicSelection:
         """From ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
 
+    def within(self, *held: Partitions) -> TopicSelection:
+        """The same, for stores that hold such partitions. Raises `UsageError` where partitions of 0.7 are named
+        (``7-2``, which is no range) and none of the stores is of 0.7."""
+        if Partitions.OF_BROKERS not in held:
+            for pattern in self.patterns:
+                pattern.numbers()
+        return self
+
     def matches(self, tp: TopicPartition) -> bool:
         return not self.patterns or any(p.matches(tp) for p in self.patterns)
 
