@@ -140,14 +140,20 @@ class Fetcher:
                 return
             # A later holding of the same partition may be there already: it is not what was to go.
             if gone := [one.partition for one in removed if self._current.get(one.partition) is one]:
-                consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in gone])
+                self._let_go(consumer, gone)
                 for tp in gone:
                     del self._current[tp]
-                    self._paused.discard(tp)
             if new := [holding for holding in added if not holding.stopped]:
                 self._know_topics(consumer, {holding.partition.topic for holding in new})
                 consumer.incremental_assign([ck.TopicPartition(*one.partition, one.fetched) for one in new])
                 self._current.update((holding.partition, holding) for holding in new)
+
+    def _let_go(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
+        """librdkafka keeps a pause beyond the assignment: whoever has the partition again would be given nothing."""
+        if paused := self._paused.intersection(partitions):
+            consumer.resume([ck.TopicPartition(*tp) for tp in paused])
+            self._paused -= paused
+        consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
 
     def _know_topics(self, consumer: Any, topics: set[str]) -> None:
         """Lets librdkafka look at these topics' partitions now: it finds a new one late otherwise."""
@@ -199,9 +205,8 @@ class Fetcher:
             offset,
         )
         self._desk.relocate(holding, offset)
-        consumer.incremental_unassign([place])
+        self._let_go(consumer, [holding.partition])
         consumer.incremental_assign([ck.TopicPartition(*holding.partition, offset)])
-        self._paused.discard(holding.partition)
 
 
 def _message(found: Any) -> Message:
