@@ -64,8 +64,8 @@ def encode_offset(value: OffsetAndMetadata) -> str:
 
 
 def decode_offset(value: Any) -> OffsetAndMetadata:
-    if isinstance(value, int):
-        return OffsetAndMetadata(value)
+    if value.__class__ is int:
+        return tuple.__new__(OffsetAndMetadata, (value, "", None, None))
     return OffsetAndMetadata(
         value["offset"], value.get("metadata", ""), value.get("leader_epoch"), value.get("commit_timestamp")
     )
@@ -106,16 +106,16 @@ _ACTIONS = {action.value: action for action in Action}
 
 
 def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
-    get = encoded.get
+    get, new = encoded.get, tuple.__new__  # which skips the argument handling of named tuples
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
     wanted = None if source is None else decode_offset(source)
     held = None if target is None else decode_offset(target)
     # Most steps write what the source holds: one object serves both.
     expected = wanted if after == source else None if after is None else decode_offset(after)
     p = encoded["p"]
-    tp = TopicPartition(topic, p if p.__class__ is int else BrokerPartition.from_json(p))
+    tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
     origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
-    return Step(tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin)
+    return new(Step, (tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin))
 
 
 def _encode_group(plan: GroupPlan) -> bytes:

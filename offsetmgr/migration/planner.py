@@ -317,9 +317,11 @@ class Planner:
 
 def _carried(found: Committed, can: Capabilities) -> OffsetAndMetadata:
     """What a store can hold of a commit: an offset that would come back different is not a plan."""
-    return OffsetAndMetadata(
-        found.offset,
-        found.metadata if can.metadata else "",
-        found.leader_epoch if can.leader_epoch else None,
-        found.commit_timestamp if can.commit_timestamp else None,
+    offset, metadata, epoch, timestamp, _ = found
+    carried = (
+        offset,
+        metadata if can.metadata else "",
+        epoch if can.leader_epoch else None,
+        timestamp if can.commit_timestamp else None,
     )
+    return tuple.__new__(OffsetAndMetadata, carried)  # as `OffsetAndMetadata(*carried)`, without its argument handling

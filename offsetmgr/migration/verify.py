@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import OffsetMgrError
@@ -58,7 +58,10 @@ class Status(StrEnum):
 
     @property
     def ok(self) -> bool:
-        return self in (Status.EQUAL, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE)
+        return self in _PASSED
+
+
+_PASSED: Final = frozenset((Status.EQUAL, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE))
 
 
 class PartitionVerdict(NamedTuple):
@@ -178,22 +181,13 @@ class Verifier:
         steps = {step.tp: step for step in plan.steps}
         if any(step.origin for step in plan.steps):
             source = _under_their_new_names(plan, source)
-        readable = not source.errors and not target.errors
+        readable, new = not source.errors and not target.errors, tuple.__new__
         for tp in self._union(steps, source, target):
             step, there, here = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
             if readable and step and here and _untouched(step, there, here) and log.holds(tp, here.offset):
-                offset = here.offset
-                yield PartitionVerdict(
-                    plan.group,
-                    plan.target_group,
-                    tp,
-                    Status.EQUAL,
-                    Evidence.SEEN,
-                    offset,
-                    there.offset if there else None,
-                    offset,
-                    log.end(tp),
-                )
+                offset, of_source = here.offset, there.offset if there else None
+                said = (Status.EQUAL, Evidence.SEEN, offset, of_source, offset, log.end(tp), "")
+                yield new(PartitionVerdict, (plan.group, plan.target_group, tp, *said))
             else:
                 yield self._partition(plan, tp, step, source, target, log)
 

@@ -136,17 +136,17 @@ def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | Offset
         return kafka_error(int(answer.error_code), f"group {answer.group_id}")
     offsets: dict[TopicPartition, Committed] = {}
     errors: dict[TopicPartition, OffsetMgrError] = {}
+    new = tuple.__new__  # skips the argument handling of named tuples
     for topic in answer.topics:
         name = str(topic.name)
         for part in topic.partitions:
+            tp = new(TopicPartition, (name, part.partition_index))
             if part.error_code:
-                tp = TopicPartition(name, part.partition_index)
                 errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
             elif part.committed_offset >= 0:
                 epoch = part.committed_leader_epoch
-                offsets[TopicPartition(name, part.partition_index)] = Committed(
-                    part.committed_offset, part.metadata or "", epoch if epoch >= 0 else None
-                )
+                known = epoch if epoch >= 0 else None
+                offsets[tp] = new(Committed, (part.committed_offset, part.metadata or "", known, None, None))
     return FetchedGroup(offsets, errors)
 
 
