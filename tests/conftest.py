@@ -5,6 +5,7 @@ A test that stops, kills or freezes a server takes one of its own from `offsetmg
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -46,7 +47,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetches the servers' jars before any test's time-out counts: the first time that takes minutes."""
+    """What thousands of tests are made of is no garbage, and is not looked through for it again and again.
+
+    Fetches the servers' jars before any test's time-out counts: the first time that takes minutes.
+    """
+    gc.freeze()
     if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
         terminal = session.config.pluginmanager.get_plugin("terminalreporter")
         for name in jars.SETS:
