@@ -33,7 +33,7 @@ from offsetmgr.zookeeper.transactions import Create, Delete, Operation, SetData,
 pytestmark = pytest.mark.servers
 
 TIMING = Timing(session_timeout_ms=4000, backoff_ms=200, max_retries=1)
-PATIENT = Timing(session_timeout_ms=4000, backoff_ms=60_000)
+PATIENT = Timing(session_timeout_ms=20_000, backoff_ms=60_000)
 """Whoever waits for a pause of this one has not been woken."""
 BROKER = (
     b'{"version":4,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1","listener_security_protocol_map":'
@@ -153,7 +153,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> type[Planted]:
     return Planted
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 10) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 40) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"

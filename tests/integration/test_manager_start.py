@@ -18,15 +18,11 @@ from processes import Commands
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Unreachable
 from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.sandbox.ports import free_port
 from offsetmgr.server.options import ServeOptions
 from offsetmgr.server.process import ManagerProcess
 
 pytestmark = pytest.mark.servers
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def options(kafka: KafkaBroker, **more: Any) -> ServeOptions:

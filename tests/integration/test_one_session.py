@@ -167,8 +167,8 @@ def test_claims_are_made_only_where_nobody_owns_and_released_only_where_they_are
 ) -> None:
     p0, p1 = TopicPartition("t", 0), TopicPartition("t", 1)
     with (
-        ZookeeperSession(zookeeper.connect, session_timeout_ms=SESSION_MS) as one,
-        ZookeeperSession(zookeeper.connect, session_timeout_ms=SESSION_MS) as two,
+        ZookeeperSession(zookeeper.connect) as one,
+        ZookeeperSession(zookeeper.connect) as two,
     ):
         mine = Claims(one, register(one, unique, "a", Subscription.static({"t": 1}), 1), unique)
         theirs = Claims(two, register(two, unique, "b", Subscription.static({"t": 1}), 1), unique)

@@ -27,7 +27,7 @@ HOURLY = Schedule(1_000, 100)
 A = [TopicPartition("a", n) for n in range(8)]
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come about in time"
@@ -63,7 +63,7 @@ class Run:
             HOURLY,
             lambda: self.partitions,
             owned=owned,
-            session_timeout_ms=4_000,
+            session_timeout_ms=20_000,
             **options,  # type: ignore[arg-type]
         )
         self.members.append(found)
@@ -118,7 +118,7 @@ def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_
     first = run.member("m", A)
     epoch = first.registered()
     with pytest.raises(Conflict, match="registered by another session"):
-        PeriodCoordinator(run.connect, run.root, "m", HOURLY, lambda: A).start(timeout=1)
+        PeriodCoordinator(run.connect, run.root, "m", HOURLY, lambda: A).start(timeout=3)
     first.stop()
     with pytest.raises(Conflict, match="has left"):
         first.registered()
@@ -224,8 +224,8 @@ def test_a_member_that_came_before_the_first_period_opened_is_woken_by_it(run: R
         time.sleep(0.5)
         answer.set()
         # Then both know of it at once
-        first.result(5)
-        assert second.result(5).check_limit(1_050, A[0])
+        first.result(20)
+        assert second.result(20).check_limit(1_050, A[0])
 
 
 def test_empty_nodes_that_somebody_made_hinder_nobody(run: Run, root: str, session: ZookeeperSession) -> None:

@@ -367,31 +367,42 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
                 self._open += [client, server]
-                withhold = threading.Event()
-                threading.Thread(target=self._requests, args=(client, server, withhold), daemon=True).start()
-                threading.Thread(target=self._answers, args=(client, server, withhold), daemon=True).start()
+                withheld: list[bytes] = []
+                """The numbers of requests whose answers are."""
+                threading.Thread(target=self._requests, args=(client, server, withheld), daemon=True).start()
+                threading.Thread(target=self._answers, args=(client, server, withheld), daemon=True).start()
 
-    def _requests(self, client: socket.socket, server: socket.socket, withhold: threading.Event) -> None:
+    def _requests(self, client: socket.socket, server: socket.socket, withheld: list[bytes]) -> None:
         with contextlib.suppress(OSError):
-            while data := client.recv(1 << 20):
-                if self._cut_at is not None and data[8:12] == struct.pack("!i", self._cut_at):
+            for frame in self._frames(client):
+                if self._cut_at is not None and frame[8:12] == struct.pack("!i", self._cut_at):
                     self._cut_at = None
                     if not self._deliver:
                         self.cuts += 1
                         break
-                    withhold.set()
-                server.sendall(data)
+                    withheld.append(frame[4:8])
+                server.sendall(frame)
         self._end(client, server)
 
-    def _answers(self, client: socket.socket, server: socket.socket, withhold: threading.Event) -> None:
+    def _answers(self, client: socket.socket, server: socket.socket, withheld: list[bytes]) -> None:
         with contextlib.suppress(OSError):
-            while data := server.recv(1 << 20):
-                if withhold.is_set():
+            for frame in self._frames(server):
+                if frame[4:8] in withheld:
                     self._between()
                     self.cuts += 1
                     break
-                client.sendall(data)
+                client.sendall(frame)
         self._end(client, server)
+
+    @staticmethod
+    def _frames(source: socket.socket) -> Iterator[bytes]:
+        """Requests and answers one by one, with their length; those end in any piece of what is received."""
+        data = b""
+        while received := source.recv(1 << 20):
+            data += received
+            while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "big")):
+                yield data[:end]
+                data = data[end:]
 
     @staticmethod
     def _end(*sockets: socket.socket) -> None:
@@ -501,7 +512,7 @@ def test_a_server_lost_for_good_during_a_write_leaves_an_outcome_for_each_partit
     zookeeper: ZooKeeperServer, unique: str
 ) -> None:
     proxy = CuttingProxy(zookeeper.connect)
-    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=1500)) as store:
+    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=3000)) as store:
         store.commit(unique, {T0: OffsetAndMetadata(5)})
         proxy.cut(TRANSACTION, deliver=True, between=proxy.close)
 
@@ -516,9 +527,10 @@ def test_a_server_lost_for_good_during_a_write_leaves_an_outcome_for_each_partit
 
 
 def test_a_server_killed_in_the_middle_of_a_scan_is_an_error_and_no_end(own_server: ZooKeeperServer) -> None:
-    with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=2000)) as store:
-        names = [f"g{n}" for n in range(1000)]
-        list(store.edit(GroupEdit(name, {T0: Change(OffsetAndMetadata(1))}) for name in names))
+    names = [f"g{n}" for n in range(1000)]
+    with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
+        assert not any(r.failures for r in store.edit(GroupEdit(n, {T0: Change(OffsetAndMetadata(1))}) for n in names))
+    with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=3000)) as store:
         scanned = store.scan(names)
         assert offsets(dict(next(scanned).offsets)) == {T0: 1}
 
