@@ -67,8 +67,7 @@ class TestKafkaLog(LogContract):
 
     def recreate(self, log: PartitionLog) -> None:
         assert isinstance(log, KafkaLog)
-        admin = AdminClient({"bootstrap.servers": log.bootstrap})
-        admin.delete_topics([log.topic])[log.topic].result(TIMEOUT)
+        delete_topic(log.bootstrap, log.topic)
         assert becomes(lambda: a_log(log.bootstrap, log.topic))
 
     def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
@@ -181,14 +180,13 @@ class TestKafkaLog(LogContract):
     ) -> None:
         writer = log.writer(1)
         writer.claim(TIMEOUT)
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.delete_topics([log.topic])[log.topic].result(TIMEOUT)
+        delete_topic(broker.bootstrap, log.topic)
 
         with Stopwatch() as watch, pytest.raises(NotWritten):
             writer.append({1: [(b"k", b"v")]}, 2)
 
         assert watch.seconds < 2.5
-        assert log.topic not in admin.list_topics(timeout=TIMEOUT).topics
+        assert log.topic not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=TIMEOUT).topics
 
 
 def test_without_brokers_everything_ends_within_its_time_out() -> None:
@@ -208,12 +206,14 @@ def test_a_writer_that_failed_asks_the_brokers_for_nothing_any_more() -> None:
     log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
     before = threads()
     writer = log.writer(0)
-    assert threads() > before
+    its_own = threads() - before
+    assert its_own
 
     with pytest.raises(OffsetMgrError) as kept:
         writer.claim(0.2)
 
-    assert threads() == before
+    # The kernel may list a thread that has been joined for a moment longer.
+    assert becomes(lambda: not its_own & threads())
     assert kept.value is not None
 
 
@@ -222,18 +222,17 @@ def test_an_end_below_what_was_confirmed_is_of_the_past_and_not_believed(kraft: 
     writer = log.writer(1)
     writer.claim(TIMEOUT)
     last = writer.append({1: [(b"k", b"v")]}, TIMEOUT)
-    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
-    admin.delete_topics([unique])[unique].result(TIMEOUT)
+    delete_topic(kraft.bootstrap, unique)
     assert becomes(lambda: a_log(kraft.bootstrap, unique))
 
     with pytest.raises(TimedOut, match="newest records"):
-        log.end_offsets([1], 1)
+        log.end_offsets([1], 3)
     assert a_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT)[1] <= last[1]
 
 
-def threads() -> int:
+def threads() -> set[str]:
     """Threads of this process, those of libraries included."""
-    return len(list(Path("/proc/self/task").iterdir()))
+    return {folder.name for folder in Path("/proc/self/task").iterdir()}
 
 
 def test_a_writer_that_has_never_claimed_was_fenced_by_nobody(kraft: KraftBroker, unique: str) -> None:
@@ -281,6 +280,14 @@ def becomes(condition: Callable[..., object]) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Returns when the broker knows it no more: in a cluster without ZooKeeper the controller answers, and the broker
+    hears of it a moment later."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(TIMEOUT)
+    assert becomes(lambda: topic not in admin.list_topics(timeout=TIMEOUT).topics)
 
 
 def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:

@@ -6,11 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
+from offsetmgr.embedded import manager as embedded_manager
 from offsetmgr.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
+from offsetmgr.managing import Settings
 from offsetmgr.records.base import OtherFormat
 from offsetmgr.sandbox import KafkaBroker
 
@@ -73,13 +76,17 @@ def test_threads_that_commit_to_one_group_never_lower_it(kafka: KafkaBroker, uni
         assert manager.fetch("g", [A]) == {A: Committed(39)}
 
 
-def test_two_share_the_groups_and_one_takes_over_from_the_other(kafka: KafkaBroker, unique: str) -> None:
+def test_two_share_the_groups_and_one_takes_over_from_the_other(
+    kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Sessions so long that nothing comes back because one is over.
+    monkeypatch.setattr(embedded_manager, "Settings", partial(Settings, session=120.0))
     groups = [f"g{number}" for number in range(40)]
     with embedded(kafka, unique) as first:
         for group in groups:
             first.commit(group, {A: OffsetAndMetadata(1)})
         with embedded(kafka, unique) as second:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not (owners := _owners(first, second, groups))[1]:
                 assert time.monotonic() < deadline
             assert owners[0]
@@ -87,8 +94,8 @@ def test_two_share_the_groups_and_one_takes_over_from_the_other(kafka: KafkaBrok
             with pytest.raises(NotCoordinator, match="belongs to the manager embedded-"):
                 first.commit(group, {A: OffsetAndMetadata(2)})
             second.commit(group, {A: OffsetAndMetadata(3)})
-        # It has left: its groups come back, and nobody has to wait for its session of 10 s to end.
-        deadline = time.monotonic() + 8
+        # It has left: its groups come back, and nobody has to wait for its session to end.
+        deadline = time.monotonic() + 60
         while _owners(first, first, groups)[0] != groups:
             assert time.monotonic() < deadline
         assert first.fetch(group) == {A: Committed(3)}

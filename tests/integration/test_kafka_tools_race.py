@@ -51,7 +51,7 @@ def state(store: KafkaStore, group: str) -> tuple[int, ...]:
 
 def reset_with_kafkas_tool(bootstrap: str, group: str) -> tuple[bool, str]:
     """Whether the tool says that it has reset the group's offsets, and all that it said."""
-    where = ["--bootstrap-server", bootstrap, "--group", group]
+    where = ["--bootstrap-server", bootstrap, "--group", group, "--timeout", "30000"]
     done = java_tool(
         "kafka-3.9",
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",

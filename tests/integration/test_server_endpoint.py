@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from conftest import MakeTopic
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+PATIENT = ("--timeout", "30000")
+"""The tool's own 5 s are little where Java has just started on a busy machine."""
 
 
 @pytest.fixture
@@ -201,7 +203,7 @@ def test_wrong_credentials_are_an_authentication_error(
     errors: list[ck.KafkaError] = []
     settings = login(certificate, "SCRAM-SHA-256", user, password)
     admin = AdminClient({"bootstrap.servers": secured.bootstrap, "error_cb": errors.append, **settings})
-    for _ in range(200):
+    for _ in range(600):
         admin.poll(0.1)
         if any(error.code() == ck.KafkaError._AUTHENTICATION for error in errors):
             break
@@ -220,7 +222,7 @@ def test_a_polling_consumer_with_wrong_credentials_is_told_so(secured: Listening
     )
     mine.subscribe(["orders"])
     try:
-        for _ in range(100):
+        for _ in range(600):
             mine.poll(0.1)
             if errors:
                 break
@@ -351,7 +353,7 @@ def test_every_command_of_the_java_tool(
     file.write_text(f"{topic},0,11\n{topic},1,12\n")
 
     def tool(*arguments: str) -> str:
-        done = java_tool(tools, GROUPS_TOOL, ["--bootstrap-server", before_kafka.bootstrap, *arguments])
+        done = java_tool(tools, GROUPS_TOOL, ["--bootstrap-server", before_kafka.bootstrap, *PATIENT, *arguments])
         assert "Error" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done.stdout
 

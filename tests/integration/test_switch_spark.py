@@ -74,13 +74,13 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
             ZookeeperStore(kafka.zookeeper) as one,
             KafkaStore(kafka.bootstrap) as two,
             KafkaCluster(kafka.bootstrap) as cluster,
-            ZookeeperSession(kafka.zookeeper, session_timeout_ms=4000) as own,
+            ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own,
         ):
             nothing = lambda _store, _changes: None  # noqa: E731
             done = Switch(own, group, one, two, cluster, who="the test", record=nothing)
             return len(done.carry_out(to, patience_s=20).members)
 
-    with ZookeeperSession(kafka.zookeeper, session_timeout_ms=4000) as own:
+    with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):
             Switch(own, group, store, store, None, who="the test", record=lambda *_: None).declare(Phase.ZOOKEEPER)
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)

@@ -17,10 +17,20 @@ from offsetmgr.stores.zookeeper import ZookeeperStore
 pytestmark = pytest.mark.servers
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+PATIENT = ("--timeout", "30000")
+"""The tool's own 5 s are little where Java has just started on a busy machine."""
 
 
 def reset_from_file(kafka: KafkaBroker, path: Path, *groups: str) -> str:
-    arguments = ["--bootstrap-server", kafka.bootstrap, "--reset-offsets", "--from-file", str(path), "--execute"]
+    arguments = [
+        "--bootstrap-server",
+        kafka.bootstrap,
+        *PATIENT,
+        "--reset-offsets",
+        "--from-file",
+        str(path),
+        "--execute",
+    ]
     for group in groups:
         arguments += ["--group", group]
     done = java_tool("kafka-3.9", GROUPS_TOOL, arguments)
@@ -30,7 +40,15 @@ def reset_from_file(kafka: KafkaBroker, path: Path, *groups: str) -> str:
 
 def export(kafka: KafkaBroker, topics: list[str], *groups: str) -> bytes:
     """What the tool prints for a reset of these groups to where they are."""
-    arguments = ["--bootstrap-server", kafka.bootstrap, "--reset-offsets", "--to-current", "--export", "--dry-run"]
+    arguments = [
+        "--bootstrap-server",
+        kafka.bootstrap,
+        *PATIENT,
+        "--reset-offsets",
+        "--to-current",
+        "--export",
+        "--dry-run",
+    ]
     for topic in topics:
         arguments += ["--topic", topic]
     for group in groups:
