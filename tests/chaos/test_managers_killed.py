@@ -70,10 +70,10 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
                     killed["manager"] += 1
                 time.sleep(dice.uniform(*MANAGER_PAUSE))
             before = [acknowledged(file) for file in files]
-            wait_for(lambda: served(addresses, 3), "all shards are served again", 120)
+            wait_for(lambda: served(addresses, 3), "all shards are served again", 240)
             wait_for(
                 lambda: all(acknowledged(file) >= was + EACH for file, was in zip(files, before, strict=True)),
-                "all clients commit again", 120,
+                "all clients commit again", 240,
             )  # fmt: skip
         history = history_of(files)
         found = violations(history)
@@ -98,5 +98,5 @@ def served_again(files: Sequence[Path]) -> None:
     before = [acknowledged(file) for file in files]
     wait_for(
         lambda: all(acknowledged(file) >= was + EACH for file, was in zip(files, before, strict=True)),
-        "all clients commit again", 120,
+        "all clients commit again", 240,
     )  # fmt: skip

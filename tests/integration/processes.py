@@ -19,7 +19,7 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"

@@ -35,7 +35,7 @@ BROKERS = 3
 SETTINGS = {
     "auto.leader.rebalance.enable": "false",
     # A frozen broker counts as alive for so long, on a busy machine too.
-    "zookeeper.session.timeout.ms": 15_000,
+    "zookeeper.session.timeout.ms": 30_000,
     "offsets.topic.num.partitions": 1,
 }
 

@@ -147,7 +147,7 @@ class HandLock:
         self.runner.close()
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():

@@ -28,7 +28,7 @@ OFFSETMGR = [sys.executable, "-m", "offsetmgr"]
 LOG_END = 100
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
@@ -279,7 +279,7 @@ def test_wait_empty_gives_up_as_told(world: World, consumer: Consumer, unique: s
     world.plan("--group", unique)
     began = time.monotonic()
     world.run("migrate", "apply", "plan.json", "--yes", "--wait-empty", "2", code=1)
-    assert 2 <= time.monotonic() - began < 15
+    assert 2 <= time.monotonic() - began < 45  # nobody waits until the consumer leaves
     assert world.held(world.kafka, unique) == {}
 
 
