@@ -190,23 +190,28 @@ def apply_command(
     plan_path: PlanPath,
     yes: Yes = False,
     wait_empty: WaitEmpty = 0.0,
+    from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
     """Write what the plan says; run again after an interruption, it goes on where it stopped."""
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = _open_plan(plan_path)
-    target = Sides.of_plan(connect, plan.header, None, to_command_config).target
+    sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
+    target = sides.target
     check_endpoint("target", plan.header.target, target)
     view.show_plan_header(plan.header)
     view.show_plan_summary(plan.summary)
     view.show_attention(plan)
+    logs = sides.logs()
+    if plan.header.cluster_id is not None and logs is None:
+        note("logs are not asked again: the plan was checked against a cluster that only --bootstrap-server names")
     if state.apply.opened and not state.undo.touched:
         note(f"an earlier run settled {len(state.apply.settled)} groups; this one goes on")
     if plan.summary.writes:
         confirm(f"write {plan.summary.writes} offsets to {plan.header.target.uri}?", yes=yes)
     with _work(plan, "apply", target, wait_empty) as (executor, state):
-        report = apply(plan, state, executor)
+        report = apply(plan, state, executor, lambda: logs)
     view.show_report(report, "written")
     _say_next(report, f"next: offsetmgr migrate verify {plan_path}")
     if plan.summary.refused or plan.summary.failed_groups:

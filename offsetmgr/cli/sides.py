@@ -15,7 +15,7 @@ from offsetmgr.errors import UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.cli.options import Connect
-    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.cluster.base import Cluster, Logs
     from offsetmgr.migration.evidence import Rules
     from offsetmgr.migration.finalize import MemberGate
     from offsetmgr.migration.mirror import Feed
@@ -91,6 +91,19 @@ class Sides:
         named = self._connect.resolved.bootstrap_server
         return None if named is None else self._connect.cluster_at(named, self._connect.resolved.connection)
 
+    def logs(self) -> Logs | None:
+        """As `cluster`, where only logs are asked: a Kafka store that is open anyway answers over its connections."""
+        from offsetmgr.stores.kafka import KafkaStore
+        from offsetmgr.stores.kafka_logs import KafkaLogs
+        from offsetmgr.stores.uri import parse_uri
+
+        for side in ("target", "source"):
+            if parse_uri(self._uris[side]).kind == "kafka":
+                store = self.target if side == "target" else self.source
+                assert isinstance(store, KafkaStore)
+                return KafkaLogs(store)
+        return self.cluster()
+
     @contextmanager
     def old_members(self) -> Iterator[OldMembers | None]:
         """Asks ZooKeeper's registry for live old consumers, where one side is (or contains) a ZooKeeper."""
@@ -162,7 +175,7 @@ class Sides:
     def verifier(self, plan: PlanFile, state: MigrationState) -> Verifier:
         from offsetmgr.migration.verify import Verifier
 
-        return Verifier(plan, self.source, self.target, self.cluster, state)
+        return Verifier(plan, self.source, self.target, self.logs, state)
 
     def member_gate(self, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
         """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""

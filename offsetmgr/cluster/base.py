@@ -10,6 +10,22 @@ from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import GroupDescription, LogRange, TopicPartition
 
 
+class Logs(Protocol):
+    """The part of a `Cluster` that tells of topics and logs: all that an offset is checked against."""
+
+    def cluster_id(self) -> str | None:
+        """The cluster's id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
+        ...
+
+    def topics(self, names: Iterable[str]) -> Mapping[str, int]:
+        """Partition counts of those of ``names`` that exist. Missing topics are simply not there."""
+        ...
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        """Log start and end offsets. A missing partition's outcome is `UnknownTopicOrPartition`."""
+        ...
+
+
 @runtime_checkable
 class Cluster(Protocol):
     """Read-only knowledge about a Kafka cluster. Construction does no I/O.

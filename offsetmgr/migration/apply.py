@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from offsetmgr.errors import JournalError, PlanError
+from offsetmgr.cluster.base import Logs
+from offsetmgr.errors import JournalError, OffsetMgrError, PlanError
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.execute import Executor, Report, Task
-from offsetmgr.migration.plan import Endpoint, GroupPlan
+from offsetmgr.migration.logknowledge import LogKnowledge
+from offsetmgr.migration.plan import Endpoint, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.planner import endpoint
 from offsetmgr.migration.state import MigrationState
@@ -26,12 +30,17 @@ def check_endpoint(side: str, planned: Endpoint, store: OffsetStore) -> None:
         )
 
 
-def apply(plan: PlanFile, state: MigrationState, executor: Executor) -> Report:
+def apply(
+    plan: PlanFile, state: MigrationState, executor: Executor, open_logs: Callable[[], Logs | None] = lambda: None
+) -> Report:
     """Applies a plan, or goes on where an earlier run stopped.
 
     ``executor.store`` is the target. Groups that the plan could not read, and steps that it refuses, are not touched;
-    the report counts only what was to be written. Raises `PlanError` for another cluster, `JournalError` where the
-    plan was rolled back or finalized.
+    the report counts only what was to be written. ``open_logs`` gives the cluster against which the plan was checked:
+    an offset that lies outside its log by now (retention passed it, the topic was made anew) is refused too.
+
+    Raises `PlanError` for another cluster, `JournalError` where the plan was rolled back or finalized, and where that
+    cluster cannot be reached.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if state.undo.touched:
@@ -48,9 +57,34 @@ def apply(plan: PlanFile, state: MigrationState, executor: Executor) -> Report:
             elif task := _task(group, state):
                 yield task
 
-    report = executor.run(tasks())
+    logs = open_logs() if plan.header.cluster_id is not None else None
+    report = executor.run(tasks() if logs is None else _within_their_logs(tasks(), _same_cluster(plan, logs)))
     report.skipped = skipped
     return report
+
+
+def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
+    found = logs.cluster_id()
+    if found != plan.header.cluster_id:
+        why = f"the plan's logs were checked against {plan.header.cluster_id}, this is {found}"
+        raise PlanError("Kafka cluster", why, "name the plan's cluster")
+    return logs
+
+
+def _within_their_logs(tasks: Iterator[Task], logs: Logs) -> Iterator[Task]:
+    """The tasks, with what lies outside its log now refused. Each partition is asked for once in a run: groups share
+    topics."""
+    known = LogKnowledge(logs)
+    for batch in batched(tasks, READ_GROUPS):
+        known.learn({step.tp for task in batch for step in task.steps})
+        for task in batch:
+            outside = [s for s in task.steps if s.after is not None and not known.holds(s.tp, s.after.offset)]
+            yield replace(task, refused=_refusals(outside, known)) if outside else task
+
+
+def _refusals(steps: Iterable[Step], known: LogKnowledge) -> dict[TopicPartition, OffsetMgrError]:
+    found = {step.tp: known.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
+    return {tp: error for tp, error in found.items() if error is not None}
 
 
 def _task(group: GroupPlan, state: MigrationState) -> Task | None:

@@ -46,6 +46,9 @@ class Task:
     """What ``target`` and ``after`` are called in messages."""
     force: bool = False
     """Write whatever is there now: only ever by the user's own word."""
+    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    """Partitions that are not to be written after all, each with the reason. They are steps like the others, so that
+    the first intent, whose before-images are the true ones, knows all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ class Executor:
 
     def _pass(self, tasks: Iterable[Task]) -> Iterator[tuple[GroupOutcome, Task]]:
         in_flight: dict[str, Task] = {}
+        refused: list[tuple[GroupOutcome, Task]] = []
         pending: list[Record] = []
         guard = threading.Lock()
 
@@ -157,8 +161,18 @@ class Executor:
                 records += [self._intent(task) for task in batch]
                 self.journal.append(records)
                 for task in batch:
+                    if len(task.refused) == len(task.steps):
+                        with guard:
+                            refused.append((_all_refused(task), task))
+                        continue
                     in_flight[task.target_group] = task
                     yield _edit(task)
+
+        def untouched() -> Iterator[tuple[GroupOutcome, Task]]:
+            with guard:
+                done, refused[:] = list(refused), []
+                pending.extend(self._outcome(outcome) for outcome, _ in done)
+            yield from done
 
         try:
             for result in self.store.edit(edits()):
@@ -167,6 +181,9 @@ class Executor:
                 with guard:
                     pending.append(self._outcome(outcome))
                 yield outcome, task
+                if refused:
+                    yield from untouched()
+            yield from untouched()
         finally:
             self.journal.append(pending)
 
@@ -204,8 +221,14 @@ def _edit(task: Task) -> GroupEdit:
             task.allow_rewind or step.action is rewind,
         )
         for step in task.steps
+        if step.tp not in task.refused
     }
     return GroupEdit(task.target_group, changes, task.guard)
+
+
+def _all_refused(task: Task) -> GroupOutcome:
+    """The outcome of a group of which nothing is handed to the store."""
+    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:
@@ -217,8 +240,10 @@ def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
     """What a store's answer means for a task that may have been begun before."""
     written: list[TopicPartition] = []
     left: dict[TopicPartition, str] = {}
-    failed: dict[TopicPartition, OffsetMgrError] = {}
+    failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
     for step in task.steps:
+        if step.tp in failed:
+            continue
         outcome = result.outcomes[step.tp]
         if outcome.verdict is Verdict.WRITTEN:
             written.append(step.tp)

@@ -260,14 +260,23 @@ def decide(
     if _is_ahead(target, wanted) and options.if_ahead is IfAhead.KEEP:
         return _against_target(tp, source, wanted, target, options, note)
     if log is not None and not log.start <= wanted.offset <= log.end:
-        clamped = min(max(wanted.offset, log.start), log.end)
-        edge = "the log start" if clamped == log.start else "the log end"
         if not options.clamp:
-            note = f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
-            return Step(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, note)
+            return Step(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, clamping(wanted.offset, log))
+        clamped, edge = _clamped(wanted.offset, log)
         note = f"clamped from {wanted.offset} to {clamped} ({edge})"
         wanted = OffsetAndMetadata(clamped, wanted.metadata)
     return _against_target(tp, source, wanted, target, options, note)
+
+
+def clamping(offset: int, log: LogRange) -> str:
+    """In words, what the log holds, and what clamping would make of an offset outside it."""
+    clamped, edge = _clamped(offset, log)
+    return f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
+
+
+def _clamped(offset: int, log: LogRange) -> tuple[int, str]:
+    clamped = min(max(offset, log.start), log.end)
+    return clamped, "the log start" if clamped == log.start else "the log end"
 
 
 def _is_ahead(target: Offset, wanted: OffsetAndMetadata) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -12,12 +12,12 @@ from offsetmgr.clock import Clock
 from offsetmgr.cluster.base import Cluster
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
+from offsetmgr.migration.logknowledge import LogKnowledge
 from offsetmgr.migration.partitionmap import PartitionMap
 from offsetmgr.migration.plan import (
     Action,
     Endpoint,
     GroupPlan,
-    LogMissing,
     Origin,
     PlanHeader,
     PlanOptions,
@@ -32,7 +32,6 @@ from offsetmgr.model import (
     BrokerPartition,
     Committed,
     GroupDescription,
-    LogRange,
     Offset,
     OffsetAndMetadata,
     TopicPartition,
@@ -46,56 +45,6 @@ class OldMembers(Protocol):
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
         """Live member ids by group; groups without members may be left out. Raises where it cannot be read."""
         ...
-
-
-@dataclass(slots=True)
-class LogKnowledge:
-    """What the Kafka cluster says of topics and log ranges, asked once a partition and remembered. Of partitions of 0.7
-    nothing is known: their offsets point into no log of messages.
-
-    Its size grows with the partitions of the cluster, not with the offsets planned.
-    """
-
-    cluster: Cluster | None
-    _topics: dict[str, int] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
-    _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
-
-    def learn(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks for those that are not known yet, in bulk."""
-        if self.cluster is None:
-            return
-        new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
-        if names := {tp.topic for tp in new} - self._asked:
-            self._topics.update(self.cluster.topics(names))
-            self._asked |= names
-        if existing := [tp for tp in new if tp.partition < self._topics.get(tp.topic, 0)]:
-            self._known.update(self.cluster.log_ranges(existing))
-
-    def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Asks again for the ends of those partitions that are known to end before these offsets: logs grow."""
-        stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
-        if stale and self.cluster is not None:
-            self._known.update(self.cluster.log_ranges(stale))
-
-    def of(self, tp: TopicPartition) -> LogRange | LogMissing | OffsetMgrError | None:
-        if self.cluster is None or tp.partition < 0:
-            return None
-        if tp.topic not in self._topics:
-            return LogMissing.TOPIC
-        if not 0 <= tp.partition < self._topics[tp.topic]:
-            return LogMissing.PARTITION
-        return self._known[tp]
-
-    def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset lies no further than its log's end; true where no cluster is there to tell."""
-        found = self._known.get(tp)
-        return offset <= found.end if isinstance(found, LogRange) else self.cluster is None or tp.partition < 0
-
-    def end(self, tp: TopicPartition) -> int | None:
-        """The log end offset, where it was learned and is known."""
-        found = self._known.get(tp)
-        return found.end if isinstance(found, LogRange) else None
 
 
 def endpoint(store: OffsetStore) -> Endpoint:

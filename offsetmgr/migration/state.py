@@ -39,6 +39,7 @@ DEFINITE: Final = frozenset(
         "Conflict",
         "RewindRefused",
         "UnknownTopicOrPartition",
+        "OffsetOutOfRange",
         "OffsetMetadataTooLarge",
         "Unreadable",
         "UsageError",

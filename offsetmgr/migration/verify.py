@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from offsetmgr.cluster.base import Cluster
+from offsetmgr.cluster.base import Logs
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Origin, Step
+from offsetmgr.migration.logknowledge import LogKnowledge
+from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Origin, Step, clamping
 from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.planner import LogKnowledge
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.model import BrokerPartition, Committed, LogRange, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
@@ -45,6 +45,9 @@ class Status(StrEnum):
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
+    BELOW_LOG_START = "below-log-start"
+    """The log begins behind the target's offset: what it pointed to is gone, and where its consumer goes on is decided
+    by auto.offset.reset."""
     BEYOND_LOG_END = "beyond-log-end"
     NO_SUCH_LOG = "no-such-log"
     """The target holds an offset of a topic or partition that does not exist in Kafka."""
@@ -104,14 +107,14 @@ class VerifySummary:
 class Verifier:
     """Compares a plan with what its two stores hold now. Reads only.
 
-    ``open_cluster`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
+    ``open_logs`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
     progress is unknown. ``state`` tells which rewinds were really written.
     """
 
     plan: PlanFile
     source: OffsetStore
     target: OffsetStore
-    open_cluster: Callable[[], Cluster | None] = lambda: None
+    open_logs: Callable[[], Logs | None] = lambda: None
     state: MigrationState | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
     _log: LogKnowledge | None = None
@@ -154,7 +157,7 @@ class Verifier:
         """Log ends of all that the target holds. They are read after the offsets (again, where an offset lies beyond
         the end that is known), so a commit is never taken to be beyond an end that was read before it."""
         if self._log is None:
-            self._log = LogKnowledge(self.open_cluster())
+            self._log = LogKnowledge(self.open_logs())
         held = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
         self._log.learn(held)
         for target in targets.values():
@@ -272,6 +275,9 @@ def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffset
 
 def _outside(offset: int, log: LogRange | LogMissing | OffsetMgrError | None) -> _Judgement:
     """The verdict on an offset that does not lie in its log."""
+    if isinstance(log, LogRange) and offset < log.start:
+        why = f"below the log start by {log.start - offset}; {clamping(offset, log)}"
+        return Status.BELOW_LOG_START, Evidence.SEEN, why
     if isinstance(log, LogRange):
         return Status.BEYOND_LOG_END, Evidence.SEEN, f"beyond the log end by {offset - log.end}"
     if isinstance(log, LogMissing):

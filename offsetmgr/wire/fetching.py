@@ -113,7 +113,8 @@ async def offsets_before(
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
     if most == 1 and ends:
-        found |= await _ends(connection, ends, timeout)
+        of_ends = await edges(connection, ends, timeout)
+        found |= {tp: [offset] if isinstance(offset, int) else offset for tp, offset in of_ends.items()}
     for tp in times.keys() - found.keys():
         found[tp] = UnsupportedOperation(
             f"offsets of {tp} before a time",
@@ -148,9 +149,10 @@ async def _by_segments(
     return found
 
 
-async def _ends(
+async def edges(
     connection: Connection, ends: Mapping[TopicPartition, int], timeout: float
-) -> dict[TopicPartition, list[int] | OffsetMgrError]:
+) -> dict[TopicPartition, int | OffsetMgrError]:
+    """Where logs begin (`EARLIEST`) or end (`LATEST`), as their leader knows it. Raises as `ask`."""
     message = {
         "replica_id": _CONSUMER,
         "isolation_level": 0,
@@ -165,10 +167,10 @@ async def _ends(
         ],
     }
     answer = await ask(connection, _LIST_OFFSETS, _ONE_OFFSET_VERSION, message, timeout)
-    found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
+    found: dict[TopicPartition, int | OffsetMgrError] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             tp = TopicPartition(topic["name"], part["partition_index"])
             code = part["error_code"]
-            found[tp] = kafka_error(code, f"offsets of {tp}") if code else [part["offset"]]
+            found[tp] = kafka_error(code, f"offsets of {tp}") if code else part["offset"]
     return found

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient
 
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer
@@ -485,3 +487,34 @@ def test_the_way_back_does_without_groups_that_never_came_over_and_names_what_is
     done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "again.json", code=1)
     assert f"{lost} {world.topic}-0: refuse-gone: it was copied" in done.stderr
     assert world.held(world.zk, lost) == {0: 10}
+
+
+def _forget_before(world: World, kafka: KafkaBroker, offset: int) -> None:
+    """What retention does to partition 0: its log begins later."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    futures = admin.delete_records([Position(world.topic, 0, offset)])
+    assert [done.result(30).low_watermark for done in futures.values()] == [offset]
+
+
+def test_retention_that_passes_an_offset_is_seen_by_apply_verify_and_finalize(
+    world: World, kafka: KafkaBroker, unique: str
+) -> None:
+    world.commit(world.zk, unique, 30, 40)
+    world.plan("--group", unique)
+    world.plan("--group", unique, name="later.json")
+    world.run("migrate", "apply", "plan.json", "--yes")
+    _forget_before(world, kafka, 50)
+    found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
+    assert {row["partition"]: row["status"] for row in found} == {0: "below-log-start", 1: "equal"}
+    assert "clamping would give 50 (the log start)" in found[0]["detail"]
+    refused = world.run("migrate", "finalize", "plan.json", code=1).stderr
+    assert f"{world.topic}-0 below-log-start" in refused
+    world.run("migrate", "rollback", "plan.json", "--yes")
+
+    done = world.run("migrate", "apply", "later.json", "--yes", code=1)
+    assert f"{unique} {world.topic}-0: 30 lies outside its log now; log holds 50 to 100" in done.stderr
+    assert world.held(world.kafka, unique) == {1: 40}
+    world.plan("--group", unique, "--clamp", name="clamped.json")
+    world.run("migrate", "apply", "clamped.json", "--yes")
+    world.run("migrate", "verify", "clamped.json")
+    assert world.held(world.kafka, unique) == {0: 50, 1: 40}

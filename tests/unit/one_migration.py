@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offsetmgr.clock import SystemClock
+from offsetmgr.cluster.base import Cluster, Logs
+from offsetmgr.errors import OffsetMgrError
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
@@ -35,18 +37,18 @@ class Migration:
     def path(self) -> Path:
         return self.folder / "plan.json"
 
-    def plan(self) -> PlanFile:
-        planner = Planner(self.source, self.target, self.options, SystemClock())
+    def plan(self, cluster: Cluster | None = None) -> PlanFile:
+        planner = Planner(self.source, self.target, self.options, SystemClock(), cluster)
         write_plan(self.path, planner.header(), planner.plan(planner.selected_groups()))
         return PlanFile(self.path)
 
     def state(self) -> MigrationState:
         return MigrationState.read(journal_path(self.path), PlanFile(self.path).sha256)
 
-    def apply(self, journal: type[Journal] = Journal) -> Report:
+    def apply(self, journal: type[Journal] = Journal, *, logs: Logs | None = None) -> Report:
         plan, state = PlanFile(self.path), self.state()
         with journal(journal_path(self.path), plan_sha256=plan.sha256, clock=SystemClock()) as opened:
-            return apply(plan, state, Executor("apply", self.target, opened, SystemClock()))
+            return apply(plan, state, Executor("apply", self.target, opened, SystemClock()), lambda: logs)
 
     def rollback(self, journal: type[Journal] = Journal, *, force: bool = False) -> Report:
         plan, state = PlanFile(self.path), self.state()
@@ -71,10 +73,17 @@ def commit(store: MemoryStore, group: str, *offsets: int | None) -> None:
 class OneLog:
     """A cluster whose partitions all have one log range."""
 
-    log: LogRange
+    log: LogRange | OffsetMgrError
+    id: str = "one-log"
+    asked: list[TopicPartition] = field(default_factory=list)
+
+    def cluster_id(self) -> str:
+        return self.id
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, int]:
         return dict.fromkeys(names or (), 8)
 
-    def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        return dict.fromkeys(partitions, self.log)
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+        new = list(partitions)
+        self.asked += new
+        return dict.fromkeys(new, self.log)

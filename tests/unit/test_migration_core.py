@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from one_migration import ORDERS, Migration, OneLog, commit
 
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import GateRefused, GroupNotFound, JournalError, PlanError, Unreadable, UsageError
+from offsetmgr.errors import (
+    GateRefused,
+    GroupNotFound,
+    JournalError,
+    OffsetOutOfRange,
+    PlanError,
+    Unreadable,
+    UsageError,
+)
 from offsetmgr.migration.journal import Journal, journal_path, read_journal
 from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
 from offsetmgr.migration.planfile import PlanFile
@@ -492,3 +500,84 @@ def test_a_finalized_plan_is_not_rolled_back_but_planned_back(migration):
         journal.append([{"kind": "finalized", "verified": 1, "gates": []}])
     with pytest.raises(GateRefused, match="would rewind"):
         migration.rollback()
+
+
+# --- logs that moved on ---------------------------------------------------------------------------
+
+
+def test_an_offset_that_left_its_log_since_the_plan_is_refused_and_the_others_are_written(migration):
+    commit(migration.source, "g", 300, 900)
+    commit(migration.source, "h", 300)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    report = migration.apply(logs=OneLog(LogRange(800, 1000)))
+    assert migration.held() == {"g": {ORDERS[1]: 900}}
+    assert (report.written, sorted(report.failed)) == (1, ["g", "h"])
+    refused = report.failed["g"].failed[ORDERS[0]]
+    assert isinstance(refused, OffsetOutOfRange)
+    assert refused.why == (
+        "300 lies outside its log now; log holds 800 to 1000; clamping would give 800 (the log start)"
+    )
+
+
+def test_a_topic_made_anew_since_the_plan_gets_no_offset_of_the_old_one(migration):
+    commit(migration.source, "g", 900)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    report = migration.apply(logs=OneLog(LogRange(0, 10)))
+    assert migration.held() == {}
+    assert "clamping would give 10 (the log end)" in str(report.failed["g"].failed[ORDERS[0]])
+
+
+def test_what_was_refused_for_its_log_is_no_write_of_ours_and_is_written_once_it_may(migration):
+    commit(migration.source, "g", 900, 5)
+    commit(migration.target, "g", 3)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    assert not migration.apply(logs=OneLog(LogRange(0, 10))).ok
+    assert migration.held() == {"g": {ORDERS[0]: 3, ORDERS[1]: 5}}
+    assert migration.apply(logs=OneLog(LogRange(0, 1000))).ok  # the broker knew only a part of its log for a moment
+    assert migration.held() == {"g": {ORDERS[0]: 900, ORDERS[1]: 5}}
+    assert migration.rollback().ok
+    assert migration.held() == {"g": {ORDERS[0]: 3}}
+
+
+def test_a_log_that_cannot_be_asked_is_no_reason_to_write(migration):
+    commit(migration.source, "g", 900)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    report = migration.apply(logs=OneLog(Unreadable("log", "no answer")))
+    assert "its log could not be asked: log: no answer" in str(report.failed["g"].failed[ORDERS[0]])
+    assert migration.held() == {}
+    assert not migration.state().apply.touched
+
+
+def test_each_partition_is_asked_for_once_however_many_groups_hold_it(migration):
+    for number in range(300):
+        commit(migration.source, f"g{number}", 5, 6)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    logs = OneLog(LogRange(0, 1000))
+    assert migration.apply(logs=logs).written == 600
+    assert sorted(logs.asked) == ORDERS[:2]
+
+
+def test_a_plan_is_not_applied_by_the_logs_of_another_cluster(migration):
+    commit(migration.source, "g", 5)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    with pytest.raises(PlanError, match="checked against one-log, this is another"):
+        migration.apply(logs=OneLog(LogRange(0, 1000), id="another"))
+
+
+@pytest.mark.parametrize("held", [300, 799])
+def test_verify_does_not_pass_an_offset_below_the_log_start(migration, held):
+    commit(migration.source, "g", held, 900)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    migration.apply(logs=OneLog(LogRange(0, 1000)))
+    logs = OneLog(LogRange(800, 1000))
+    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, lambda: logs)
+    found = {v.tp: v for v in verifier.verdicts()}
+    assert {tp: v.status for tp, v in found.items()} == {
+        ORDERS[0]: Status.BELOW_LOG_START,
+        ORDERS[1]: Status.EQUAL,
+    }
+    below = 800 - held
+    assert found[ORDERS[0]].detail == (
+        f"below the log start by {below}; log holds 800 to 1000; clamping would give 800 (the log start)"
+    )
+    assert not verifier.summary.ok
