@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offsetmgr.cli.app import main
+from offsetmgr.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -6,6 +6,7 @@ A group's module is imported only when one of its commands is asked for, so that
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,8 +15,10 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, report
+from offsetmgr.cli import early
+from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, report
 from offsetmgr.cli.stdout import forget, take_over
+from offsetmgr.cli.stopping import SIGNALS, ending, signals_as_before
 from offsetmgr.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
@@ -66,6 +69,7 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         for one in command.commands.values():  # the whole first paragraph, which would be cut otherwise
             one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
+        early.begin()
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -95,6 +99,12 @@ def offsetmgr(
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and gives its exit code; everything that went wrong has been printed."""
+    with signals_as_before():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """The same, and what the command did about signals stays."""
     arguments, debug = _take_debug(arguments)
     try:
         _refuse_both(arguments)
@@ -134,7 +144,7 @@ def _refuse_both(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """What the console script calls."""
+    """One command line, from its arguments to the process's exit code."""
     # Rows are built by the ten thousand and hold no cycles: looking for some after every 700 costs 15 %, after every
     # 50,000 still 5 %.
     gc.set_threshold(400_000, 20, 100)
@@ -144,7 +154,8 @@ def main() -> None:
     code = FAILED
     try:
         take_over()
-        code = run(sys.argv[1:])
+        code = _run(sys.argv[1:])
+        ending(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         if not code:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -152,6 +163,8 @@ def main() -> None:
         code = BROKEN_PIPE
     except FileFailure as failure:
         code = report(failure)
+    except KeyboardInterrupt:  # a second one, while the first was told
+        code = INTERRUPTED
     if code:
         _flush_or_forget()
     # The interpreter ends with a last look for cycles among all that there is, at three times what the rest of its end

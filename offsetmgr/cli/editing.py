@@ -12,6 +12,7 @@ import typer
 from offsetmgr import __version__
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_plain_csv, write_rows
+from offsetmgr.cli.stopping import ending
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
 from offsetmgr.errors import GroupActive, ServerError, TimedOut, Unreachable
@@ -267,6 +268,7 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
 
 
 def finish(code: int) -> None:
-    """Ends the command with ``code``."""
+    """Ends the command, of which all is done, with ``code``."""
+    ending()
     if code:
         raise typer.Exit(code)

@@ -11,6 +11,7 @@ import typer
 
 from offsetmgr.cli import migrate_view as view
 from offsetmgr.cli import switch
+from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -219,17 +220,22 @@ def apply_command(
         note(f"the plan itself refused {partitions} and {view.counted(plan.summary.failed_groups, 'group')}")
     if report.written:
         note(f"undo: offsetmgr migrate rollback {plan_path}")
+    _end_if_interrupted(report)
     if not report.ok or plan.summary.failed_groups or plan.summary.refused:
         raise typer.Exit(1)
 
 
 def _say_next(report: Report, then: str) -> None:
-    if report.interrupted:
-        note("interrupted: what was begun is finished and recorded; run the same command again to go on")
-    elif report.failed:
+    if report.failed:
         note("what failed is tried again when the same command is run again")
-    else:
+    elif not report.interrupted:
         note(then)
+
+
+def _end_if_interrupted(report: Report) -> None:
+    """Ends the command as an interrupted one where something was left to do."""
+    if report.interrupted:
+        raise Interrupted("what was begun is finished and recorded; run the same command again to go on")
 
 
 def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
@@ -344,6 +350,7 @@ def rollback_command(
         note("it was rolled back by an earlier run; nothing was done")
     else:
         _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
+    _end_if_interrupted(report)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -417,6 +424,7 @@ def finalize_command(
         view.show_report(done.deleted, "removed from the source")
         for line in done.kept:
             note(f"  ! kept in the source: {line}")
+        _end_if_interrupted(done.deleted)
         if done.kept or not done.deleted.ok:
             raise typer.Exit(1)
 
@@ -513,6 +521,8 @@ def mirror_command(
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
     if bad or format is not OutputFormat.TABLE:
         write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
+    if mirror.cut:
+        raise Interrupted("not all was copied")
     if bad:
         raise typer.Exit(1)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import UsageError
+from offsetmgr.errors import Conflict, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
@@ -110,7 +110,12 @@ def switch_command(
             return
         confirm(f"switch group {group} {change}, with {len(picture.followers)} members?", yes=yes)
         with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
-            evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
+            try:
+                evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
+            except Conflict as given_up:
+                if not stop():
+                    raise
+                raise Interrupted(f"{given_up.what} {given_up.why}") from given_up
     _show_after(evidence, format)
     if evidence.late:
         raise typer.Exit(FAILED)

@@ -76,7 +76,8 @@ class GroupOutcome:
 @dataclass(slots=True)
 class Report:
     """What a run did. ``failed`` holds the outcomes of groups with failures, ``not_atomic`` counts groups written
-    without a lock, ``skipped`` those that an earlier run had settled."""
+    without a lock, ``skipped`` those that an earlier run had settled. ``interrupted``: some were not begun, or not
+    waited for, because the run was asked to stop."""
 
     groups: int = 0
     written: int = 0
@@ -114,6 +115,8 @@ class Executor:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
+    _cut: bool = False
+    """Whether ``stop`` kept anything from being begun."""
 
     def run(self, tasks: Iterable[Task]) -> Report:
         """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed.
@@ -137,7 +140,7 @@ class Executor:
                 if last_pass or not outcome.active_members:
                     del waiting[task.group]
                     self._settle(report, outcome)
-        report.interrupted = self.stop()
+        report.interrupted = self._cut or bool(waiting)
         if report.ok:
             self.journal.append([{"kind": f"{self.name}-complete"}])
         return report
@@ -155,6 +158,7 @@ class Executor:
         def edits() -> Iterator[GroupEdit]:
             for batch in batched(tasks, BATCH_GROUPS):
                 if self.stop():
+                    self._cut = True
                     return
                 with guard:
                     records, pending[:] = list(pending), []

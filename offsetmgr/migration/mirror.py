@@ -84,6 +84,8 @@ class Mirror:
     refresh_s: float = 3600.0
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
+    cut: bool = False
+    """Whether ``stop`` ended a run that was to end (``once``) when nothing is left to write, and something was."""
     _sources: dict[str, str] = field(default_factory=dict)
     """The source's group by that of the target: never two for one."""
     _full_at: float = 0.0
@@ -100,7 +102,9 @@ class Mirror:
             while True:
                 pending = self._round(changed)
                 self.report(self.status())
-                if self.stop() or (once and not pending and not self._still_watching()):
+                done = once and not pending and not self._still_watching()
+                if done or self.stop():
+                    self.cut = once and not done
                     return self.status()
                 changed = self._next(pending)
         finally:

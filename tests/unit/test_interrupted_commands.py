@@ -1,0 +1,209 @@
+"""Ctrl-C: before a command has begun, in the middle of its work, and when all is done and only to be told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.cli import migrate, migrate_view
+from offsetmgr.cli.app import run
+from offsetmgr.cli.stopping import ending, signals_as_before, stopping
+from offsetmgr.clock import SystemClock
+from offsetmgr.migration.execute import BATCH_GROUPS, Executor, Report, Task
+from offsetmgr.migration.journal import Journal
+from offsetmgr.migration.plan import Action, Step
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Guard
+from offsetmgr.stores.snapshot import SnapshotStore
+from offsetmgr.testing.memory import MemoryStore
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    with signals_as_before():
+        yield
+
+
+# --- before it has begun ------------------------------------------------------------------------------
+
+WHEN_IMPORTED = """
+import os, signal, sys
+
+class Meanwhile:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Meanwhile())
+from offsetmgr.cli.entry import main
+main()
+"""
+
+
+def interrupted_at_import(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "x.csv").write_text("g,t,0,5\n")
+    command = [sys.executable, "-c", WHEN_IMPORTED.format(module=module)]
+    arguments = ["offsets", "get", "--all-groups", "--store", f"file:{folder}/x.csv"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("module", ["offsetmgr.cli.app", "typer", "offsetmgr.config", "offsetmgr.cli.offsets"])
+def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    done = interrupted_at_import(module, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: nothing was done\n")
+
+
+@pytest.mark.parametrize("module", ["offsetmgr.operations.selection", "offsetmgr.stores.snapshot"])
+def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(module: str, tmp_path: Path) -> None:
+    done = interrupted_at_import(module, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: stopped before the end\n")
+
+
+def test_without_ctrl_c_the_console_script_runs_the_command(tmp_path: Path) -> None:
+    done = interrupted_at_import("nobody imports this", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].split() == ["g", "t", "0", "committed", "5"]
+
+
+def test_who_imports_the_command_line_keeps_his_own_ctrl_c() -> None:
+    code = "import signal, offsetmgr.cli.app; assert signal.getsignal(2) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# --- in the middle ------------------------------------------------------------------------------------
+
+
+def carried_out(folder: Path, groups: int, stop_after: int) -> Report:
+    """A run over so many groups that is asked to stop once so many are settled."""
+    settled: list[object] = []
+    step = Step(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
+    tasks = [Task(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
+    with Journal(folder / "journal", plan_sha256="0" * 64, clock=SystemClock()) as journal:
+        return Executor(
+            "apply", MemoryStore(), journal, SystemClock(), lambda: len(settled) >= stop_after, settled.append
+        ).run(tasks)
+
+
+def test_what_was_asked_to_stop_and_left_groups_out_was_interrupted(tmp_path: Path) -> None:
+    report = carried_out(tmp_path, groups=BATCH_GROUPS + 1, stop_after=1)
+    assert (report.written, report.interrupted, report.ok) == (BATCH_GROUPS, True, False)
+    assert not MigrationState.read(tmp_path / "journal", "0" * 64).apply.complete
+
+
+@pytest.mark.parametrize("groups", [1, BATCH_GROUPS, BATCH_GROUPS + 1])
+def test_what_was_asked_to_stop_and_had_nothing_left_to_begin_is_done(groups: int, tmp_path: Path) -> None:
+    report = carried_out(tmp_path, groups, stop_after=groups)
+    assert (report.written, report.interrupted, report.ok) == (groups, False, True)
+    assert MigrationState.read(tmp_path / "journal", "0" * 64).apply.complete
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """A plan of one group from one snapshot file to another."""
+    with SnapshotStore(tmp_path / "here.avro") as here, SnapshotStore(tmp_path / "there.avro") as there:
+        here.commit("g", {ORDERS: OffsetAndMetadata(5)})
+        there.commit("other", {ORDERS: OffsetAndMetadata(7)})
+    plan = tmp_path / "plan.json"
+    uris = [f"file:{tmp_path / name}" for name in ("here.avro", "there.avro")]
+    assert run(["migrate", "plan", "--from", uris[0], "--to", uris[1], "--all-groups", "-o", str(plan)]) == 0
+    return plan
+
+
+def interrupted_before(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Ctrl-C comes just before this function is called."""
+    original = getattr(owner, name)
+
+    def call(*arguments: object, **named: object) -> object:
+        interrupt()
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("command", ["apply", "rollback"])
+def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
+    command: str, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if command == "rollback":
+        assert run(["migrate", "apply", str(plan), "--yes"]) == 0
+    with monkeypatch.context() as patch:
+        interrupted_before(patch, migrate, "Executor")
+        assert run(["migrate", command, str(plan), "--yes"]) == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == ("interrupted: what was begun is finished and recorded; run the same command again to go on")
+
+    assert run(["migrate", command, str(plan), "--yes"]) == 0
+
+
+def test_all_is_done_and_ctrl_c_comes_while_it_is_told(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted_before(monkeypatch, migrate_view, "show_report")
+
+    assert run(["migrate", "apply", str(plan), "--yes"]) == 0
+
+    said = capsys.readouterr().err
+    assert "\nending (again to interrupt at once)\n" in said
+    assert f"\nnext: offsetmgr migrate verify {plan}\n" in said
+    assert "interrupted" not in said
+
+
+def test_a_mirror_that_shall_end_by_itself_and_is_ended_before_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uris = [f"file:{tmp_path / name}" for name in ("here.avro", "there.avro")]
+    mirror = ["migrate", "mirror", "--from", uris[0], "--to", uris[1], "--all-groups", "--once", "--yes"]
+
+    with monkeypatch.context() as patch:
+        interrupted_before(patch, migrate_view, "MirrorLine")
+        patch.setattr("offsetmgr.migration.mirror.Mirror._still_watching", lambda _self: True)
+        assert run(mirror) == 130
+    assert capsys.readouterr().err.endswith("\ninterrupted: not all was copied\n")
+
+    assert run(mirror) == 0
+
+
+# --- the parts ----------------------------------------------------------------------------------------
+
+
+def test_work_that_was_stopped_answers_the_next_ctrl_c_as_before() -> None:
+    with pytest.raises(KeyboardInterrupt), stopping("the work ends") as stop:
+        interrupt()
+        assert stop()
+        interrupt()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_work_that_is_done_lets_one_ctrl_c_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    with stopping("the work ends"):
+        pass
+    interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    assert capsys.readouterr().err == "ending (again to interrupt at once)\n"
+
+
+def test_work_that_failed_lets_none_pass() -> None:
+    with pytest.raises(ZeroDivisionError), stopping("the work ends"):
+        raise ZeroDivisionError
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+
+
+def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ending()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
