@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, Connect, Execute, Format, Groups, Topics, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
 from offsetmgr.cli.sides import FromConfig, ToConfig
@@ -93,14 +93,13 @@ def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, .
 
 
 def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> None:
-    """What was asked for by --topic and is not among ``rows`` is told, and ends the command as a failure does."""
-    if not topics.patterns:
-        return
-    found = rows.select("topic", "partition").distinct().toLocalIterator()
-    if missing := topics.unmatched(TopicPartition(*row) for row in found):
-        why = f"is not among the groups' offsets in {source}"
-        told(UnknownTopicOrPartition(f"topic {one}", why) for one in missing)
-        raise typer.Exit(FAILED)
+    """Raises `UnknownTopicOrPartition` for what was asked for by --topic and is not among ``rows``."""
+    from offsetmgr.operations.sought import Sought
+
+    sought = Sought(topics)
+    if topics.patterns:
+        sought.see(TopicPartition(*row) for row in rows.select("topic", "partition").distinct().toLocalIterator())
+    sought.require_all(source)
 
 
 @app.command("audit")

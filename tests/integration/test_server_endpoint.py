@@ -233,7 +233,7 @@ def test_a_polling_consumer_with_wrong_credentials_is_told_so(secured: Listening
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "within", "said"),
     [
         (
             [
@@ -242,22 +242,23 @@ def test_a_polling_consumer_with_wrong_credentials_is_told_so(secured: Listening
                 "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"
                 ' username="alice" password="wrong";',
             ],
+            5000,
             "SaslAuthenticationException: Authentication failed",
         ),
-        (["security.protocol=SSL"], "TimeoutException"),
+        (["security.protocol=SSL"], 1500, "TimeoutException"),
     ],
     ids=["wrong credentials", "no credentials"],
 )
 def test_the_java_tool_fails_clearly_without_a_login(
-    secured: Listening, certificate: Path, tmp_path: Path, settings: list[str], said: str
+    secured: Listening, certificate: Path, tmp_path: Path, settings: list[str], within: int, said: str
 ) -> None:
     trust = [f"ssl.truststore.location={certificate.parent / 'cert.pem'}", "ssl.truststore.type=PEM"]
     (tmp_path / "client.properties").write_text(
-        "\n".join([*settings, *trust, "default.api.timeout.ms=5000", "request.timeout.ms=5000"])
+        "\n".join([*settings, *trust, f"default.api.timeout.ms={within}", f"request.timeout.ms={within}"])
     )
     config = ["--command-config", str(tmp_path / "client.properties")]
     arguments = ["--bootstrap-server", secured.bootstrap.replace("127.0.0.1", "localhost"), "--list", "--timeout"]
-    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, "6000", *config], timeout=60)
+    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, str(within + 1000), *config], timeout=60)
     assert said in found.stdout + found.stderr
 
 

@@ -311,9 +311,7 @@ def test_diff_and_copy_on_the_command_line(
         assert run(["spark", "copy", *sides, *some, *more]) == 1
         said = capsys.readouterr().err
         assert done in said
-        assert f"error: topic nosuch: is not among the groups' offsets in {source}\n" in said
-        assert f"error: topic {world.topic}:2,7: is not among the groups' offsets in {source}\n" in said
-        assert f"topic {world.topic}: " not in said
+        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in said
     # A misspelt group is none either.
     for command in ("copy", "diff"):
         assert run(["spark", command, "--from", source, "--to", target, "--group", f"{world.a}-x"]) == 1
