@@ -111,7 +111,9 @@ def show_plan_summary(summary: PlanSummary) -> None:
     for action, count in sorted(summary.actions.items(), key=lambda item: list(MEANING).index(item[0])):
         note(f"  {count:>8} {action:<26} {MEANING[action]}")
     if summary.failed_groups:
-        note(f"  {summary.failed_groups:>8} unreadable: the group is not part of what will be written")
+        note(
+            f"  {summary.failed_groups:>8} not planned: the group as a whole is refused; nothing of it will be written"
+        )
     if summary.left_out_groups:
         note(f"  {summary.left_out_groups:>8} left out: the group never came over, so there is nothing to bring back")
     if summary.active_groups:

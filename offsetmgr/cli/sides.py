@@ -117,6 +117,7 @@ class Sides:
         if address is None:
             yield None
             return
+        from offsetmgr.zookeeper.paths import can_be_group
         from offsetmgr.zookeeper.registry import members_many
         from offsetmgr.zookeeper.session import ZookeeperSession
 
@@ -124,7 +125,8 @@ class Sides:
 
             def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
                 found = {}
-                for group in members_many(session, groups):
+                # A name that Kafka has and ZooKeeper cannot have is one under which no old consumer registers.
+                for group in members_many(session, filter(can_be_group, groups)):
                     if group.error is not None:
                         raise group.error
                     if group.members:

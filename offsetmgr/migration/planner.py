@@ -36,7 +36,7 @@ from offsetmgr.model import (
     OffsetAndMetadata,
     TopicPartition,
 )
-from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, OffsetStore, Partitions
+from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, NamingStore, OffsetStore, Partitions
 
 
 class OldMembers(Protocol):
@@ -51,6 +51,16 @@ def endpoint(store: OffsetStore) -> Endpoint:
     """What a store is seen to be right now. Raises `Unreachable`, `TimedOut`."""
     identity = store.identity()
     return Endpoint(store.uri, identity.kind, identity.id, identity.how)
+
+
+def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
+    """Why a store can hold no group of this name; None where it can."""
+    if isinstance(store, NamingStore):
+        try:
+            store.check_group(group)
+        except UsageError as error:
+            return error
+    return None
 
 
 def _check_target(target: Endpoint, store: OffsetStore) -> None:
@@ -191,6 +201,8 @@ class Planner:
         log: LogKnowledge,
     ) -> GroupPlan:
         group, name = source.group, target.group
+        if (unfit := unfit_name(self.target, name)) is not None:
+            return GroupPlan(group, name, (), error=f"target: {unfit}")
         if failed := source.error or target.error or (described if isinstance(described, OffsetMgrError) else None):
             side = "source" if source.error else "target"
             return GroupPlan(group, name, (), error=f"{side}: {failed}")

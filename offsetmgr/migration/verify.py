@@ -19,6 +19,7 @@ from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
 from offsetmgr.migration.logknowledge import LogKnowledge
 from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Origin, Step, clamping
 from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.model import BrokerPartition, Committed, LogRange, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
@@ -170,6 +171,11 @@ class Verifier:
         if failed := source.error or target.error:
             yield PartitionVerdict(
                 plan.group, plan.target_group, None, Status.UNREADABLE, Evidence.UNKNOWN, detail=str(failed)
+            )
+            return
+        if (unfit := unfit_name(self.target, plan.target_group)) is not None:
+            yield PartitionVerdict(
+                plan.group, plan.target_group, None, Status.REFUSED, Evidence.SEEN, detail=f"target: {unfit}"
             )
             return
         if plan.error:

@@ -252,6 +252,15 @@ class OffsetStore(Protocol):
     ) -> None: ...
 
 
+@runtime_checkable
+class NamingStore(Protocol):
+    """A store that cannot hold every group that Kafka can: its names are narrower."""
+
+    def check_group(self, group: str) -> None:
+        """Raises `UsageError` where no group of this name can exist in the store."""
+        ...
+
+
 class HeldGroup(Protocol):
     """A group that we hold for longer than one edit: while it is held nobody else commits to it.
 

@@ -127,6 +127,10 @@ class ZookeeperStore(StoreBase):
 
     # --- reading ----------------------------------------------------------------------------------
 
+    def check_group(self, group: str) -> None:
+        """See `offsetmgr.stores.base.NamingStore`."""
+        paths.check_group(group)
+
     def groups(self) -> Iterator[str]:
         """Every child of ``/consumers`` (or of the spouts' root), with or without offsets."""
         return iter(self.session.children(self._layout.groups_root) or ())

@@ -34,6 +34,15 @@ def check_group(group: str) -> str:
     return _component("group", group)
 
 
+def can_be_group(group: str) -> bool:
+    """Whether a group of this name can exist in ZooKeeper; Kafka allows more."""
+    try:
+        check_group(group)
+    except UsageError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=65_536)
 def check_topic(topic: str) -> str:
     """The topic itself, if a node can carry it. Raises `UsageError`.

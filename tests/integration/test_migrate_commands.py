@@ -519,3 +519,24 @@ def test_retention_that_passes_an_offset_is_seen_by_apply_verify_and_finalize(
     world.run("migrate", "apply", "clamped.json", "--yes")
     world.run("migrate", "verify", "clamped.json")
     assert world.held(world.kafka, unique) == {0: 50, 1: 40}
+
+
+def test_a_name_that_zookeeper_cannot_hold_is_that_groups_refusal_and_no_matter_for_kafka(
+    world: World, unique: str
+) -> None:
+    slashed = f"{unique}/ash"
+    world.commit(world.kafka, slashed, 10)
+    world.commit(world.kafka, f"{unique}-good", 20)
+    back = ["migrate", "plan", "--from", world.kafka_uri, "--to", world.zk_uri, "--group", f"{unique}*"]
+    done = world.run(*back, "-o", "back.json", code=1)
+    assert f"{slashed}: target: group '{slashed}': cannot exist in ZooKeeper" in done.stderr
+    world.run("migrate", "apply", "back.json", "--yes", code=1)
+    assert world.held(world.zk, f"{unique}-good") == {0: 20}
+    world.run("migrate", "finalize", "back.json", "--accept-refused", "--window", "0")
+    world.run(*back, "--rename", f"{slashed}={unique}-ash", "-o", "renamed.json")
+
+    world.plan("--group", f"{unique}-good", "--rename", f"{unique}-good={unique}/good", name="forth.json")
+    world.run("migrate", "apply", "forth.json", "--yes")
+    assert world.held(world.kafka, f"{unique}/good") == {0: 20}
+    world.run("migrate", "verify", "forth.json")
+    world.run("migrate", "rollback", "forth.json", "--reverse-plan", "forth-back.json")
