@@ -124,7 +124,7 @@ class Partitions:
         self._fetcher.add(begun)
         return claimed.keys() - positions.keys()
 
-    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:  # noqa: ARG002 - of the protocol
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
         """As `Holder.stop`. Without automatic commits what was consumed since the last commit is not committed here
         either, as in the old consumer.
 

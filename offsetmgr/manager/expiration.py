@@ -123,7 +123,3 @@ class Schedule:
         for _, partition in due:
             self._due[partition] = now + self._interval
         return [partition for _, partition in due]
-
-    def next_due(self) -> float | None:
-        """When there is something to do; None while nothing is served."""
-        return min(self._due.values(), default=None)

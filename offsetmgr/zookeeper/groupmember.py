@@ -216,7 +216,7 @@ class Member:
     def _leave_well(self, share: Share) -> None:
         """Leaves in good order where that is still possible; the nodes go with the session."""
         try:
-            self._holder.stop(share.owned, leaving=True)
+            self._holder.stop(share.owned)
         except OffsetMgrError as error:
             _LOG.warning("consumer %s: what it consumed last is not committed: %s", self.member_id, error)
 

@@ -45,10 +45,9 @@ class Holder(Protocol):
         Raises where that will not change by itself."""
         ...
 
-    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing more of these, commit what was, forget them. Asked again for those that are stopped already
-        where their release has failed. ``leaving``: the whole group is left, so nobody claims them before the
-        registration has gone too."""
+        where their release has failed."""
         ...
 
     def drop(self, partitions: Collection[TopicPartition] | None) -> None:
@@ -156,7 +155,7 @@ class Share:
         they are begun anew."""
         self._unbegun |= set(leaving)
         try:
-            self._member.holder.stop(leaving, leaving=False)
+            self._member.holder.stop(leaving)
         except OffsetMgrError:
             self._member.holder.drop(leaving)
             raise

@@ -58,7 +58,7 @@ class Consuming:
         self.active |= {tp.partition for tp in claimed}
         return ()
 
-    def stop(self, partitions: Collection[TopicPartition], *, leaving: bool) -> None:
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
         self.stopped.append({tp.partition for tp in partitions})
         deaf, self.deaf = self.deaf, None
         if deaf is not None:
