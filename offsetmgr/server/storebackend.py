@@ -228,7 +228,8 @@ class StoreBackend:
                 return FetchResponse(NONE, [(topic, []) for topic, _ in request.topics])
         self._figures["store_fetches_total"] += 1
         try:
-            found = await asyncio.wait_for(self._behind.read(request.group, asked), self._fetch_timeout)
+            async with asyncio.timeout(self._fetch_timeout):  # wait_for may lose a cancellation (Python 3.11)
+                found = await self._behind.read(request.group, asked)
         except TimeoutError:
             late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout:g} s")
             return FetchResponse(self._failed(late, commit_code))
