@@ -1,0 +1,66 @@
+"""Logs of offsets on a disk, written by hand, for the tests of what is read off them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.model import TopicPartition
+from offsetmgr.operations.saved import saved_groups
+from offsetmgr.operations.savedfolders import find
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.segments.batches import Record
+from offsetmgr.segments.writing import Producer, batch
+
+KAFKA = KafkaFormat()
+NOON = 1_700_000_000_000
+HOUR = 60 * 60 * 1000
+ORDERS = TopicPartition("orders", 0)
+ENDED = Producer(7, 0, 0, transactional=True)
+
+
+def entry(
+    at: int, group: str, offset: int | None, *, partition: int = 0, epoch: int = 0, producer: Producer | None = None
+) -> bytes:
+    """One commit (None: a deletion) as the log's record at ``at``."""
+    key, value = KAFKA.encode_commit(group, "orders", [(partition, offset or 0, -1, "")], NOON, None)[0]
+    records = [Record(at, NOON, key, None if offset is None else value)]
+    return batch(records, leader_epoch=epoch, producer=producer)
+
+
+def write(folder: Path, *segments: tuple[int, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for base, data in segments:
+        (folder / f"{base:020}.log").write_bytes(data)
+    return folder
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.errors: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def error(self, error: OffsetMgrError) -> None:
+        self.errors.append(str(error))
+
+    def read(self, done: int, total: int) -> None:
+        assert 0 < done <= total
+
+
+def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], Heard]:
+    """Each group's offset in partition 0 of orders, and what was heard."""
+    heard = Heard()
+    groups = list(saved_groups(find(dirs), heard, processes=processes))
+    assert len({group.group for group in groups}) == len(groups), "every group is given once"
+    return {group.group: group.offsets[ORDERS].offset for group in groups}, heard
+
+
+def group_of(partition: int, partitions: int, prefix: str = "g") -> str:
+    """A group that belongs to this partition of a topic of so many."""
+    return next(name for n in range(10_000) if shard_for(name := f"{prefix}{n}", partitions) == partition)

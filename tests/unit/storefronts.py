@@ -1,0 +1,74 @@
+"""Stores in memory behind the listener, for the tests of `StoreBackend`: running one, and asking it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.model import TopicPartition
+from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.storebackend import StoreBackend
+from offsetmgr.stores.base import GroupEdit, GroupEditResult
+from offsetmgr.stores.dual import DualStore
+from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.memory import MemoryStore
+
+HERE = ManagerNode(1, "127.0.0.1", 9192)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class SlowStore(MemoryStore):
+    """Waits in each stream of edits until it is let go, and remembers what each stream was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.streams: list[list[GroupEdit]] = []
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        taken = list(edits)
+        self.streams.append(taken)
+        assert self.go.wait(60)
+        return super().edit(taken)
+
+
+@asynccontextmanager
+async def running(store: Any, **options: Any) -> AsyncIterator[StoreBackend]:
+    # A second store that is slow because the machine is busy is waited for, unless that is what is tested.
+    backend = StoreBackend(store, HERE, **{"secondary_patience": 20.0, **options})
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.close(grace=0.2)
+
+
+def commit(group: str, offset: int, *partitions: TopicPartition, metadata: str = "", **more: Any) -> CommitRequest:
+    rows = [(tp.partition, offset, -1, metadata) for tp in partitions or (A,)]
+    return CommitRequest(group, [("t", rows)], **more)
+
+
+def fetch(group: str, *partitions: int) -> FetchRequest:
+    return FetchRequest(group, [("t", list(partitions))] if partitions else None)
+
+
+async def until(condition: Any, what: str) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{what} has not come")
+
+
+def dual(first: Any = None, second: Any = None) -> tuple[FaultyStore, FaultyStore, DualStore]:
+    primary, secondary = FaultyStore(first or MemoryStore("first")), FaultyStore(second or MemoryStore("second"))
+    return primary, secondary, DualStore(primary, secondary)
+
+
+def held(store: FaultyStore, group: str = "g") -> dict[TopicPartition, int]:
+    assert isinstance(store.store, MemoryStore)
+    return {tp: found.offset for tp, found in store.store.data.get(group, {}).items()}

@@ -1,0 +1,327 @@
+"""Two stores behind the listener, over stores in memory: what both hold in the end, also after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from stopwatch import Stopwatch
+from storefronts import A, B, SlowStore, commit, dual, fetch, held, running, until
+
+from offsetmgr.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
+from offsetmgr.manager.requests import CommitResponse, FetchResponse
+from offsetmgr.model import Committed, OffsetAndMetadata
+from offsetmgr.stores.base import Change, GroupEdit
+from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.memory import MemoryStore
+
+
+def test_a_commit_goes_to_both_and_what_the_first_refused_only_there() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        first.fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
+        async with running(store) as backend:
+            assert await backend.commit(commit("g", 5, A, B)) == CommitResponse(0, {("t", 1): 12})
+
+        assert (held(first), held(second)) == ({A: 5}, {A: 5})
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_of_the_second_is_acknowledged_reported_and_repaired(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5))
+            second.fail("write")
+
+            assert await backend.commit(commit("g", 6)) == CommitResponse()
+            assert (held(first), held(second)) == ({A: 6}, {A: 5})
+            figures = backend.metrics()
+            assert (figures["secondary_pending"], figures["secondary_failing"]) == (1, 1)
+            assert figures["secondary_failures_total"] >= 1
+            assert "the secondary store cannot be written" in caplog.text
+
+            second.heal()
+            await until(lambda: held(second) == {A: 6}, "the repair")
+            await until(lambda: backend.metrics()["secondary_failing"] == 0, "the end of the failure")
+
+    asyncio.run(scenario())
+
+
+def test_it_is_repaired_across_a_later_failure_and_only_the_newest_value_is_written() -> None:
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            second.fail("write")
+            for offset in range(1, 50):
+                assert await backend.commit(commit("g", offset, A, B)) == CommitResponse()
+            second.heal()
+            second.fail("write", TimedOut("second"), group="g", partition=B, times=2)
+            await until(lambda: held(second) == {A: 49, B: 49}, "the repair")
+            assert second.writes <= 4
+
+    asyncio.run(scenario())
+
+
+def test_a_rewind_reaches_both_at_once_or_late_and_is_never_hidden_by_the_larger() -> None:
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 50))
+            await backend.commit(commit("g", 40))
+            assert held(second) == {A: 40}
+            second.fail("write")
+            await backend.commit(commit("g", 10))
+
+            assert (await backend.fetch(fetch("g", 0))).topics == [("t", [(0, 10, -1, "", 0)])]
+            assert (await backend.fetch(fetch("g"))).topics == [("t", [(0, 10, -1, "", 0)])]
+            second.heal()
+            await until(lambda: held(second) == {A: 10}, "the rewind")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("ours", "others"), [(6, 60), (3, 60), (3, 4)])
+def test_a_late_value_does_not_undo_what_others_committed_meanwhile(ours: int, others: int) -> None:
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5))
+            second.fail("write")
+            await backend.commit(commit("g", ours))
+            _set(second, others)
+            second.heal()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+
+            assert held(second) == {A: others}
+            assert backend.metrics()["secondary_dropped_total"] == 1
+            assert (await backend.fetch(fetch("g", 0))).topics[0][1][0][1] == others
+
+    asyncio.run(scenario())
+
+
+def test_a_late_value_that_leads_further_is_written_over_what_others_committed() -> None:
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5))
+            second.fail("write")
+            await backend.commit(commit("g", 20))
+            _set(second, 15)
+            second.heal()
+            await until(lambda: held(second) == {A: 20}, "the repair")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("then", [3, 12, 20])
+def test_an_answer_that_was_lost_is_our_own_value_and_not_somebody_elses(then: int) -> None:
+    """The rewind to 3 was carried out though its answer was lost; what follows is written over it."""
+
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 12))
+            second.fail("write", Unreachable("second"), times=1, after=True)
+            assert await backend.commit(commit("g", 3)) == CommitResponse()
+            assert await backend.commit(commit("g", then)) == CommitResponse()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+
+            assert held(second) == {A: then}
+            assert backend.metrics()["secondary_dropped_total"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_reaches_both_at_once_or_late() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5, A, B))
+            await backend.delete_offsets("g", [("t", [0])])
+            assert (held(first), held(second)) == ({B: 5}, {B: 5})
+            second.fail("write")
+            await backend.delete_offsets("g", [("t", [1])])
+            assert (await backend.fetch(fetch("g", 1))).topics == [("t", [(1, -1, -1, "", 0)])]
+            second.heal()
+            await until(lambda: held(second) == {}, "the deletion")
+
+    asyncio.run(scenario())
+
+
+def test_deleting_a_group_deletes_what_was_on_its_way_too() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            second.fail("write")
+            await backend.commit(commit("g", 5, A, B))
+            assert await backend.delete_group("g") == 0
+            second.heal()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+            assert (held(first), held(second)) == ({}, {})
+
+    asyncio.run(scenario())
+
+
+def test_deleting_a_group_deletes_it_in_both() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        _set(second, 7, group="only-there")
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5, A, B))
+
+            assert sorted((await backend.list_groups())[1]) == ["g", "only-there"]
+            assert await backend.delete_group("g") == 0
+            assert await backend.delete_group("only-there") == 0
+            assert await backend.delete_group("unknown") == 69
+            assert (held(first), held(second), held(second, "only-there")) == ({}, {}, {})
+
+    asyncio.run(scenario())
+
+
+def test_while_the_second_cannot_be_read_a_fetch_is_an_error() -> None:
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5))
+            second.fail("read")
+
+            assert await backend.fetch(fetch("g", 0)) == FetchResponse(15, ())
+
+    asyncio.run(scenario())
+
+
+def test_a_write_to_the_first_that_happened_though_it_failed_reaches_the_second() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5))
+            first.fail("write", CoordinatorNotAvailable("first"), group="g", times=1, after=True)
+
+            assert await backend.commit(commit("g", 6)) == CommitResponse(0, {("t", 0): 15})
+            assert (held(first), held(second)) == ({A: 6}, {A: 5})
+            await until(lambda: held(second) == {A: 6}, "what was in doubt")
+            await until(lambda: backend.metrics()["primary_doubts"] == 0, "the end of the doubt")
+
+    asyncio.run(scenario())
+
+
+def test_a_write_to_the_first_that_did_not_happen_does_not_reach_the_second() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5))
+            first.fail("write", CoordinatorNotAvailable("first"), group="g", times=1)
+            await backend.commit(commit("g", 6))
+            await until(lambda: backend.metrics()["primary_doubts"] == 0, "the end of the doubt")
+
+            assert (held(first), held(second)) == ({A: 5}, {A: 5})
+
+    asyncio.run(scenario())
+
+
+def test_a_second_that_answers_slowly_holds_up_one_commit_and_no_more() -> None:
+    async def scenario() -> None:
+        slow = SlowStore()
+        _, second, store = dual(second=slow)
+        loop = asyncio.get_running_loop()
+        async with running(store, secondary_patience=0.2) as backend:
+            with Stopwatch() as watch:
+                begun = loop.time()
+                assert await backend.commit(commit("g", 1)) == CommitResponse()
+                assert loop.time() - begun >= 0.2
+                for offset in range(2, 20):
+                    assert await backend.commit(commit("g", offset)) == CommitResponse()
+            assert watch.seconds < 1
+            slow.go.set()
+            await until(lambda: held(second) == {A: 19}, "the repair")
+
+    asyncio.run(scenario())
+
+
+def test_what_the_second_can_never_hold_is_dropped_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        from offsetmgr.errors import UsageError
+
+        _, second, store = dual()
+        second.fail("write", UsageError("t-0", "no such name there"), group="g", partition=A)
+        async with running(store) as backend:
+            assert await backend.commit(commit("g", 5, A, B)) == CommitResponse()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+            assert held(second) == {B: 5}
+            assert backend.metrics()["secondary_dropped_total"] == 1
+
+    asyncio.run(scenario())
+    assert "a value is not written to the secondary store" in caplog.text
+
+
+def test_closing_lets_what_is_on_its_way_arrive_or_says_what_is_lacking(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        _, second, store = dual()
+        async with running(store) as backend:
+            second.fail("write")
+            await backend.commit(commit("g", 5, A, B))
+        assert held(second) == {}
+
+    asyncio.run(scenario())
+    (last,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert last.partitions == 2  # type: ignore[attr-defined]
+
+
+def _set(store: FaultyStore, offset: int, group: str = "g") -> None:
+    assert isinstance(store.store, MemoryStore)
+    list(store.store.edit([GroupEdit(group, {A: Change(OffsetAndMetadata(offset), None, True)})]))
+
+
+# --- after a crash --------------------------------------------------------------------------------
+
+
+def test_a_start_brings_the_second_forward_where_it_was_left_behind() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        _set(first, 20)
+        _set(second, 10)
+        _set(first, 5, group="ahead")
+        _set(second, 8, group="ahead")
+        _set(first, 7, group="native")
+        async with running(store):
+            await until(lambda: held(second) == {A: 20}, "the catch-up")
+
+            assert held(second, "ahead") == {A: 8}  # may be somebody's progress: never back without being told
+            assert held(second, "native") == {}  # has never been in the secondary, and is none of its business
+
+    asyncio.run(scenario())
+
+
+def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
+    async def scenario() -> None:
+        slow = SlowStore()
+        first, second, store = dual(second=slow)
+        slow.data["g"] = {A: Committed(10)}
+        _set(first, 20)
+        async with running(store, secondary_patience=0.05) as backend:
+            await until(lambda: slow.streams, "the catch-up's write")
+            assert await backend.commit(commit("g", 5)) == CommitResponse()
+            slow.data["g"] = {A: Committed(11)}
+            slow.go.set()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the commit")
+
+            assert (held(first), held(second)) == ({A: 5}, {A: 5})
+
+    asyncio.run(scenario())
+
+
+def test_a_catch_up_waits_for_stores_that_cannot_be_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.server.catchup._PAUSE", 0.05)
+
+    async def scenario() -> None:
+        first, second, store = dual()
+        _set(first, 20)
+        _set(second, 10)
+        first.fail("read", times=2)
+        second.fail("read", times=2).fail("write", times=1)
+        async with running(store):
+            await until(lambda: held(second) == {A: 20}, "the catch-up")
+
+    asyncio.run(scenario())
