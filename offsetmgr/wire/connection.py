@@ -115,7 +115,7 @@ class Connection:
                     raise
                 return connection
         except TimeoutError:
-            raise TimedOut(f"broker {address}", f"no answer within {round(timeout, 3):g} s", _SILENT) from None
+            raise TimedOut(f"broker {address}", f"no answer within {_shown(timeout)} s", _SILENT) from None
 
     @staticmethod
     async def _dial(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -222,7 +222,7 @@ class Connection:
                 async with asyncio.timeout(timeout):
                     return await answer
             except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {round(timeout, 3):g} s")
+                error = TimedOut(f"broker {self.address}", f"no answer within {_shown(timeout)} s")
                 self._fail(error)
                 raise error from None
 
@@ -286,3 +286,8 @@ class Connection:
         self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await self._receiver
+
+
+def _shown(seconds: float) -> str:
+    """For people: what is left of 3 s after a millisecond is 3 s."""
+    return f"{round(seconds, 1 if seconds >= 1 else 3):g}"

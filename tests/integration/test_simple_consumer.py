@@ -106,6 +106,8 @@ def pair(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -
         moving = create_topic(bootstrap, "moving", 1, replicas=2)
         for name in (*names.values(), moving):
             produce(bootstrap, name, [b"one", b"two", b"three"])
+            for broker in brokers:  # one hears of a new topic later than the other
+                leader_of(broker.bootstrap, name)
         yield Pair(brokers, TopicPartition(moving, 0), [TopicPartition(names[n], 0) for n in range(2)])
     finally:
         for broker in brokers:
