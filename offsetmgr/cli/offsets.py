@@ -22,6 +22,7 @@ from offsetmgr.cli.options import (
     Groups,
     OneGroup,
     OnlyWithLag,
+    Overwrite,
     Topics,
     Yes,
     connected,
@@ -448,7 +449,7 @@ def export(
     all_groups: AllGroups = False,
     topic: Topics = None,
     file_format: FileFormat = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write committed offsets to a snapshot file."""
     from offsetmgr import __version__

@@ -110,6 +110,7 @@ BeforeImage = Annotated[
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 
 
