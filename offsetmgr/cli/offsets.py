@@ -245,10 +245,15 @@ def lag(
     errors.finish()
 
 
+LARGEST_OFFSET: Final = 2**63 - 1
+
+
 def _offset(text: str) -> int:
     """Digits and nothing else: Python's own reading would take ``1_000`` as well."""
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not an offset.")
+    if len(text.lstrip("0")) > len(str(LARGEST_OFFSET)) or int(text) > LARGEST_OFFSET:
+        raise typer.BadParameter(f"{text[:30]!r} is beyond the largest offset, {LARGEST_OFFSET}.")
     return int(text)
 
 

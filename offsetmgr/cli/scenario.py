@@ -22,8 +22,8 @@ from offsetmgr.operations.reset import (
 )
 
 _DURATION: Final = re.compile(
-    r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d+)D)?"
-    r"(?:T(?=[-+\d])(?:(?P<h>[-+]?\d+)H)?(?:(?P<m>[-+]?\d+)M)?(?:(?P<s>[-+]?\d+)(?:[.,](?P<f>\d{0,9}))?S)?)?",
+    r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d{1,18})D)?"
+    r"(?:T(?=[-+\d])(?:(?P<h>[-+]?\d{1,18})H)?(?:(?P<m>[-+]?\d{1,18})M)?(?:(?P<s>[-+]?\d{1,18})(?:[.,](?P<f>\d{0,9}))?S)?)?",
     re.IGNORECASE,
 )
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -54,9 +54,10 @@ def scenario_of(
     if shift_by is not None:
         given.append(ShiftBy(shift_by))
     if by_duration is not None:
-        given.append(ToTime(SystemClock().now_ms() - parse_duration(by_duration)))
+        at = SystemClock().now_ms() - parse_duration(by_duration)
+        given.append(_to_time(at, "--by-duration", f"{by_duration} ago"))
     if to_datetime is not None:
-        given.append(ToTime(parse_datetime(to_datetime)))
+        given.append(_to_time(parse_datetime(to_datetime), "--to-datetime", to_datetime))
     if from_file is not None:
         given.append(_from_file(from_file, groups))
     if len(given) != 1:
@@ -67,6 +68,15 @@ def scenario_of(
             "--to-datetime --from-file",
         )
     return given[0]
+
+
+def _to_time(at_ms: int, option: str, text: str) -> ToTime:
+    """Raises `UsageError` for a time that no record can have: Kafka counts milliseconds from 1970 in 63 bits, and gives
+    negative numbers other meanings."""
+    if not 0 <= at_ms < 2**63:
+        why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
+        raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
+    return ToTime(at_ms)
 
 
 def parse_duration(text: str, option: str = "--by-duration") -> int:

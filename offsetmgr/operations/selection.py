@@ -16,6 +16,8 @@ from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.stores.base import GroupOffsets, OffsetStore, Partitions
 
 _GLOB: Final = frozenset("*?[")
+LARGEST_PARTITION: Final = 2**31 - 1
+_DIGITS: Final = len(str(LARGEST_PARTITION))
 
 
 def is_pattern(name: str) -> bool:
@@ -162,6 +164,8 @@ def _parse_topic(text: str) -> TopicPattern:
     chosen: set[int] = set()
     for part in numbers.split(","):
         first, dash, last = part.strip().partition("-")
+        if any(_beyond(number) for number in (first, last)):
+            raise UsageError(f"topic {name}", f"{_cut(part)} is beyond the largest partition, {LARGEST_PARTITION}")
         if of_broker := BrokerPartition.parse(part.strip()):
             chosen.add(of_broker)
             if int(last) < int(first):
@@ -176,6 +180,15 @@ def _parse_topic(text: str) -> TopicPattern:
             raise UsageError(f"topic {text!r}", f"{part!r} means more than a million partitions")
         chosen.update(range(int(first), int(last if dash else first) + 1))
     return TopicPattern(name, frozenset(chosen))
+
+
+def _beyond(number: str) -> bool:
+    digits = number.lstrip("0")
+    return number.isdecimal() and (len(digits) > _DIGITS or int(digits or 0) > LARGEST_PARTITION)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 30 else f"{text[:30]}..."
 
 
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:

@@ -135,6 +135,13 @@ def test_offsets_are_digits(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'1_000' is not an offset" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("offset", ["9223372036854775808", "9" * 5000])
+@pytest.mark.parametrize("command", ["set", "reset"])
+def test_an_offset_beyond_63_bits_is_bad_usage(command: str, offset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["offsets", command, "--group", "g", "--topic", "t", "--to-offset", offset]) == 2
+    assert "is beyond the largest offset, 9223372036854775807" in capsys.readouterr().err
+
+
 def test_times_are_read_by_people_in_tables_and_numbers_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     columns = (Column("at", time=True),)
     write_rows(columns, [(1_000_000_000_123,), (None,), (10**18,)], OutputFormat.TABLE)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.cli.scenario import parse_datetime, parse_duration
+from offsetmgr.cli.scenario import parse_datetime, parse_duration, scenario_of
 from offsetmgr.errors import Conflict, GroupNotFound, MalformedData, RewindRefused, UnknownTopicOrPartition, UsageError
 from offsetmgr.formats.images import IMAGES_SCHEMA
 from offsetmgr.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
@@ -116,6 +116,13 @@ def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too() -> None:
 def test_what_is_only_a_partition_of_kafka_0_7_is_refused_where_there_are_none() -> None:
     with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is no range"):
         TopicSelection.parse(["t:3-1"]).numbered()
+
+
+@pytest.mark.parametrize("number", ["2147483648", "0-2147483648", "2147483648-0", "9" * 5000, "0-" + "9" * 5000])
+def test_a_partition_beyond_31_bits_is_bad_usage(number: str) -> None:
+    with pytest.raises(UsageError, match="is beyond the largest partition, 2147483647"):
+        TopicSelection.parse([f"t:{number}"])
+    assert TopicSelection.parse(["t:00002147483647"]).numbered() == [TopicPartition("t", 2147483647)]
 
 
 def test_groups_are_chosen_by_name_and_glob(store: SnapshotStore) -> None:
@@ -239,6 +246,23 @@ def test_durations_are_read_as_java_reads_them(text: str, expected: int) -> None
 def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="PnDTnHnMnS"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("duration", "time", "why"),
+    [
+        ("P99999999999D", None, "P99999999999D ago is before 1970"),
+        ("-P99999999999999D", None, "-P99999999999999D ago is beyond all times"),
+        ("P9999999999999999999D", None, "is not of the form PnDTnHnMnS"),
+        (None, "1969-12-31T23:59:59", "is before 1970"),
+    ],
+)
+def test_a_time_that_no_record_can_have_is_bad_usage(duration: str | None, time: str | None, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        scenario_of(
+            ["g"], to_earliest=False, to_latest=False, to_current=False, to_offset=None, shift_by=None,
+            by_duration=duration, to_datetime=time, from_file=None,
+        )  # fmt: skip
 
 
 def test_times_are_utc_unless_they_name_a_zone() -> None:
