@@ -148,6 +148,7 @@ def plan_command(
         )
     plan = PlanFile(output)
     view.show_plan_header(header)
+    view.show_expiry(header, summary, header.created_at)
     view.show_plan_summary(summary)
     if format is OutputFormat.TABLE:
         view.show_attention(plan)
@@ -191,6 +192,13 @@ def apply_command(
     plan_path: PlanPath,
     yes: Yes = False,
     wait_empty: WaitEmpty = 0.0,
+    refresh: Annotated[
+        bool,
+        typer.Option(
+            "--refresh",
+            help="Write nothing new: commit again what the plan's groups hold in Kafka, so that it does not expire.",
+        ),
+    ] = False,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
@@ -201,7 +209,12 @@ def apply_command(
     sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
     target = sides.target
     check_endpoint("target", plan.header.target, target)
+    if refresh:
+        confirm(f"commit again what the plan's groups hold in {plan.header.target.uri}?", yes=yes)
+        _refresh(sides, plan)
+        return
     view.show_plan_header(plan.header)
+    view.show_expiry(plan.header, plan.summary, SystemClock().now_ms())
     view.show_plan_summary(plan.summary)
     view.show_attention(plan)
     logs = sides.logs()
@@ -222,6 +235,16 @@ def apply_command(
         note(f"undo: offsetmgr migrate rollback {plan_path}")
     _end_if_interrupted(report)
     if not report.ok or plan.summary.failed_groups or plan.summary.refused:
+        raise typer.Exit(1)
+
+
+def _refresh(sides: Sides, plan: PlanFile) -> None:
+    from offsetmgr.migration.refresh import refresh
+
+    with sides.old_members() as members, _work(plan, "refresh", sides.target) as (executor, state):
+        report = refresh(plan, state, sides.target, executor.journal, members, executor.stop)
+    view.show_refresh(report, plan.header, SystemClock().now_ms())
+    if not report.ok:
         raise typer.Exit(1)
 
 
@@ -269,7 +292,7 @@ def status_command(plan_path: PlanPath, format: Format = OutputFormat.TABLE) -> 
     if format is OutputFormat.TABLE:
         view.show_plan_header(plan.header)
         view.show_plan_summary(plan.summary)
-        for name in ("created_at", "last_at", "finalized_at"):
+        for name in ("created_at", "last_at", "finalized_at", "refreshed_at"):
             found[name] = None if found[name] is None else view.moment(found[name])
         write_rows((Column("what"), Column("value")), found.items(), format)
     else:
@@ -321,6 +344,12 @@ def rollback_command(
         Path | None,
         typer.Option("--reverse-plan", metavar="FILE", help="After cut-over: plan the way back with today's offsets."),
     ] = None,
+    allow_rewind: Annotated[
+        bool,
+        typer.Option(
+            "--allow-rewind", help="With --reverse-plan: also move back what was moved back in the target since."
+        ),
+    ] = False,
     wait_empty: WaitEmpty = 0.0,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -331,11 +360,17 @@ def rollback_command(
     """
     from offsetmgr.migration.rollback import rollback
 
-    plan, state = _open_plan(plan_path)
+    if reverse_plan is None and allow_rewind:
+        raise UsageError("--allow-rewind", "is for --reverse-plan: a rollback restores what was there before")
     if reverse_plan is not None:
+        for given, option in ((force, "--force"), (wait_empty > 0, "--wait-empty")):
+            if given:
+                raise UsageError(option, "does not go with --reverse-plan, which writes nothing but a plan")
+        plan, state = _open_plan(plan_path)
         back = Sides.reversed(connect, plan.header, from_command_config, to_command_config)
-        _plan_back(back, plan, state, reverse_plan)
+        _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
+    plan, state = _open_plan(plan_path)
     target = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
@@ -355,17 +390,18 @@ def rollback_command(
         raise typer.Exit(1)
 
 
-def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path) -> None:
+def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool) -> None:
     from offsetmgr.migration.wayback import WayBack, reverse_options
 
     with sides.old_members() as members:
         options = reverse_options(plan)
         planner = Planner(sides.source, sides.target, options, SystemClock(), sides.cluster(), members)
-        back = WayBack(plan, state, planner)
+        back = WayBack(plan, state, planner, allow_rewind)
         header = planner.header()
         steps = progress(back.steps(), "groups planned", len(back.groups))
         summary, _ = write_plan(output, header, steps)
     view.show_plan_header(header)
+    view.show_expiry(header, summary, header.created_at)
     view.show_plan_summary(summary)
     view.show_attention(PlanFile(output))
     note(f"the way back is planned in {output}; nothing was changed")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorStatus
     from offsetmgr.migration.plan import GroupPlan, PlanHeader, Step
     from offsetmgr.migration.planfile import PlanFile, PlanSummary
+    from offsetmgr.migration.refresh import RefreshReport
     from offsetmgr.migration.state import MigrationState
     from offsetmgr.migration.verify import PartitionVerdict, VerifySummary
 
@@ -99,11 +100,39 @@ def show_plan_header(header: PlanHeader) -> None:
     if header.partition_map is not None:
         used = header.partition_map
         note(f"map     byte positions became offsets by the map of {used.confirmed_by} (sha256 {used.sha256[:16]}...)")
-    if header.expires_at is not None:
+
+
+def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
+    """When offsets would expire that are written at ``at_ms``; those that are there already are older than we know."""
+    if header.retention_ms is None:
+        return
+    if summary.writes:
+        expires = moment(at_ms + header.retention_ms)
         note(
-            f"expiry  copied offsets of a group that no consumer starts expire about {moment(header.expires_at)}"
+            f"expiry  offsets copied now, of a group that no consumer starts, expire about {expires}"
             " (offsets.retention.minutes after the copy)"
         )
+    if held := sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY)):
+        note(
+            f"expiry  of {counted(held, 'offset')} that the target holds already: not known, Kafka counts from when"
+            " they were committed; migrate apply PLAN --refresh renews them"
+        )
+
+
+def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
+    """What was committed again; every group that was not, up to `SHOWN`."""
+    until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
+    note(f"{counted(report.renewed, 'group')} renewed: what they hold was committed again, unchanged{until}")
+    if report.in_use:
+        note(f"{counted(len(report.in_use), 'group')} in use: a group with members keeps what it consumes")
+    for error in list(report.failed.values())[:SHOWN]:
+        note(f"  ! {error}")
+    if report.failed:
+        note(f"NOT renewed: {counted(len(report.failed), 'group')}")
+
+
+def _later(header: PlanHeader, at_ms: int) -> str:
+    return moment(at_ms + (header.retention_ms or 0))
 
 
 def show_plan_summary(summary: PlanSummary) -> None:
@@ -222,6 +251,7 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
         "created_at": plan.header.created_at,
         "last_at": state.last_at,
         "finalized_at": state.finalized_at,
+        "refreshed_at": state.refreshed_at,
         "source_offsets_removed_groups": len(state.delete.settled),
     }
 

@@ -30,7 +30,7 @@ VERSION = 1
 
 Record = dict[str, Any]
 """One journal entry; ``kind`` says which: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
-undo-complete, finalized, delete-intent, delete-outcome."""
+undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
 
 
 @dataclass(frozen=True, slots=True)

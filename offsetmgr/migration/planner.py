@@ -93,6 +93,8 @@ class Planner:
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """What takes the place of byte positions of Kafka 0.7, in a target that cannot hold them."""
+    options_for: Callable[[str, TopicPartition, Committed], PlanOptions] | None = None
+    """Other options for single partitions, by the source's group, the partition, and what the target holds."""
 
     def header(self) -> PlanHeader:
         source, target = endpoint(self.source), endpoint(self.target)
@@ -261,7 +263,10 @@ class Planner:
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
         here: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
         if isinstance(found, Committed):
-            return decide(tp, _carried(found, can), here, log.of(tp), self.options)
+            options = self.options
+            if self.options_for is not None and isinstance(here, Committed):
+                options = self.options_for(source.group, tp, here)
+            return decide(tp, _carried(found, can), here, log.of(tp), options)
         return decide(tp, found, here, None, self.options)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:

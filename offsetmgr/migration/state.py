@@ -125,6 +125,7 @@ class MigrationState:
     undo: WorkState = field(default_factory=WorkState)
     delete: WorkState = field(default_factory=WorkState)
     finalized_at: int | None = None
+    refreshed_at: int | None = None
     last_at: int | None = None
 
     @classmethod
@@ -144,6 +145,8 @@ class MigrationState:
                 kinds[name].take(step, position, record)
             elif record["kind"] == "finalized":
                 state.finalized_at = record["at"]
+            elif record["kind"] == "refreshed":
+                state.refreshed_at = record["at"]
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
         for work in kinds.values():

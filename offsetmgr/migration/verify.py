@@ -37,6 +37,8 @@ class Status(StrEnum):
     """What a fresh read says of one partition."""
 
     EQUAL = "equal"
+    KEPT_AHEAD = "kept-ahead"
+    """The target was ahead when the plan was made, and is as far ahead of the source still."""
     PROGRESS = "progress"
     """The target moved forward since, and not beyond the log's end."""
     NEW_IN_TARGET = "new-in-target"
@@ -265,6 +267,7 @@ def _untouched(step: Step, there: Committed | None, here: Committed | None) -> b
         and here.offset == step.after.offset
         and there.offset == step.source.offset
         and not step.action.refuses
+        and step.action is not Action.KEEP_NEWER
         and step.origin is None
     )
 
@@ -351,6 +354,9 @@ def _against_source(step: Step, there: Committed | None, here: Committed, so_far
     if there.offset < step.source.offset:
         back = step.source.offset - there.offset
         return Status.SOURCE_REWOUND, Evidence.SEEN, f"the source was moved back by {back} after the plan"
+    if step.action is Action.KEEP_NEWER and so_far[0] is Status.EQUAL and here.offset > there.offset:
+        why = f"as planned, the target stays ahead of the source by {here.offset - there.offset}"
+        return Status.KEPT_AHEAD, Evidence.SEEN, why
     return so_far
 
 

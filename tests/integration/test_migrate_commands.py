@@ -540,3 +540,23 @@ def test_a_name_that_zookeeper_cannot_hold_is_that_groups_refusal_and_no_matter_
     assert world.held(world.kafka, f"{unique}/good") == {0: 20}
     world.run("migrate", "verify", "forth.json")
     world.run("migrate", "rollback", "forth.json", "--reverse-plan", "forth-back.json")
+
+
+def test_a_rewind_made_in_kafka_goes_back_only_with_its_flag(world: World, unique: str) -> None:
+    world.commit(world.zk, unique, 50, 50)
+    world.plan("--group", unique)
+    world.run("migrate", "apply", "plan.json", "--yes")
+    world.run("migrate", "finalize", "plan.json")
+    world.commit(world.kafka, unique, 10)
+
+    back = ("migrate", "rollback", "plan.json", "--reverse-plan")
+    done = world.run(*back, "back.json")
+    assert "refuse-rewind: would move back by 40; --allow-rewind does it" in done.stderr
+    found = json.loads(world.run("migrate", "verify", "back.json", "--format", "json", code=1).stdout)
+    assert [row["status"] for row in found] == ["refused", "equal"]
+    assert "--force: does not go with --reverse-plan" in world.run(*back, "forced.json", "--force", code=2).stderr
+
+    world.run(*back, "allowed.json", "--allow-rewind")
+    world.run("migrate", "apply", "allowed.json", "--yes")
+    world.run("migrate", "verify", "allowed.json")
+    assert world.held(world.zk, unique) == {0: 10, 1: 50}

@@ -13,7 +13,7 @@ from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.wayback import WayBack, reverse_options
-from offsetmgr.model import Committed
+from offsetmgr.model import Committed, OffsetAndMetadata
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def migration(tmp_path: Path) -> Migration:
     return Migration(tmp_path)
 
 
-def way_back(migration: Migration) -> dict[str, GroupPlan]:
+def way_back(migration: Migration, *, allow_rewind: bool = False) -> dict[str, GroupPlan]:
     """The plan back as it reads from its file, by the groups' names in the store that they leave."""
     plan = PlanFile(migration.path)
     planner = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
     path = migration.folder / "back.json"
     path.unlink(missing_ok=True)
-    write_plan(path, planner.header(), WayBack(plan, migration.state(), planner).steps())
+    write_plan(path, planner.header(), WayBack(plan, migration.state(), planner, allow_rewind).steps())
     return {group.group: group for group in PlanFile(path).groups()}
 
 
@@ -93,3 +93,36 @@ def test_a_renamed_group_goes_back_under_its_old_name(migration):
     commit(migration.target, "new", 12)
     found = way_back(migration)["new"]
     assert (found.target_group, [step.action for step in found.steps]) == ("old", [Action.COPY])
+
+
+def test_what_was_moved_back_in_the_target_after_the_copy_is_a_rewind_and_not_an_older_offset(migration):
+    commit(migration.source, "g", 500, 500)
+    migration.plan()
+    migration.apply()
+    commit(migration.target, "g", 100, 100)
+    commit(migration.source, "g", None, 510)  # somebody has consumed on there
+    (refused, kept) = way_back(migration)["g"].steps
+    assert (refused.action, refused.note) == (
+        Action.REFUSE_REWIND,
+        "would move back by 400; --allow-rewind does it",
+    )
+    assert kept.action is Action.KEEP_NEWER
+    (allowed, kept) = way_back(migration, allow_rewind=True)["g"].steps
+    assert (allowed.action, allowed.after) == (Action.REWIND, OffsetAndMetadata(100))
+    assert kept.action is Action.KEEP_NEWER
+
+
+def test_where_the_target_was_ahead_from_the_first_a_rewind_is_seen_too(migration):
+    commit(migration.source, "g", 500)
+    commit(migration.target, "g", 600)
+    migration.plan()
+    migration.apply()
+    commit(migration.target, "g", 100)
+    assert actions(way_back(migration)["g"]) == [(0, "refuse-rewind")]
+
+
+def test_what_never_came_over_is_no_rewind(migration):
+    commit(migration.source, "g", 500)
+    commit(migration.target, "g", 100)
+    migration.plan()
+    assert actions(way_back(migration)["g"]) == [(0, "keep-newer")]

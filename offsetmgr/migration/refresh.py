@@ -1,0 +1,104 @@
+"""Keeping copied offsets alive until a consumer starts: what a plan's groups hold is committed again, unchanged.
+
+Kafka deletes the offsets of a group without members one retention after each commit, or after the group became empty
+(KIP-211). To write the same value again is therefore the only way to keep it, and a conditional edit would rightly
+leave it alone as unchanged. Each group is held meanwhile, so that nobody's newer commit is written over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from offsetmgr.errors import GroupActive, GroupNotFound, JournalError, OffsetMgrError, OldMembers, UsageError
+from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.batches import batched
+from offsetmgr.migration.journal import Journal
+from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.planner import OldMembers as AskOldMembers
+from offsetmgr.migration.state import MigrationState
+from offsetmgr.stores.base import HeldGroup, HoldingStore, OffsetStore
+
+HOLDER = "offsetmgr-refresh"
+AT_ONCE = 500
+"""Groups held together: a broker lets the first join of an empty group wait (3 s by default), and these wait as one."""
+
+
+@dataclass(slots=True)
+class RefreshReport:
+    """What was renewed, by groups. ``in_use`` have members, and Kafka keeps what they consume; ``failed`` were not
+    renewed, each with the reason."""
+
+    renewed: int = 0
+    in_use: list[str] = field(default_factory=list)
+    failed: dict[str, OffsetMgrError] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.interrupted
+
+
+def refresh(
+    plan: PlanFile,
+    state: MigrationState,
+    store: OffsetStore,
+    journal: Journal,
+    old_members: AskOldMembers | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> RefreshReport:
+    """Commits again what the plan's groups hold in the target; also after the plan was finalized.
+
+    Groups with old consumers registered in ZooKeeper (``old_members``) are not renewed: to hold them would make the
+    consumers' commits fail. Raises `UsageError` for a target whose offsets do not expire, `JournalError` where nothing
+    was applied or it was rolled back, `PlanError` for another cluster.
+    """
+    check_endpoint("target", plan.header.target, store)
+    if not isinstance(store, HoldingStore):
+        raise UsageError("--refresh", f"offsets in {store.uri} do not expire")
+    if state.undo.touched:
+        raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
+    if not state.apply.opened:
+        raise JournalError(f"plan {plan.path}", "it was not applied yet", f"run: offsetmgr migrate apply {plan.path}")
+    report = RefreshReport()
+    there = set(store.groups())
+    for batch in batched(_with_offsets(plan), AT_ONCE):
+        if stop():
+            report.interrupted = True
+            break
+        names = {group.target_group: group for group in batch}
+        for name in names.keys() - there:
+            report.failed[name] = GroupNotFound(f"group {name}", "its offsets are gone: deleted, or expired")
+        old = old_members({*names, *(group.group for group in batch)}) if old_members else {}
+        for name, group in names.items():
+            if registered := sorted({*old.get(name, ()), *old.get(group.group, ())}):
+                why = f"old consumers are registered in ZooKeeper, whose commits would fail: {', '.join(registered)}"
+                report.failed[name] = OldMembers(f"group {name}", why)
+        _renew(store, [name for name in names if name not in report.failed], report)
+    journal.append([{"kind": "refreshed", "groups": report.renewed}])
+    return report
+
+
+def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
+    """The groups of which the target should hold something."""
+    return (group for group in plan.groups() if any(step.after is not None for step in group.steps))
+
+
+def _renew(store: HoldingStore, names: list[str], report: RefreshReport) -> None:
+    held: list[HeldGroup] = []
+    try:
+        for name, found in store.hold_many(names, holder=HOLDER):
+            if isinstance(found, GroupActive):
+                report.in_use.append(name)
+            elif isinstance(found, OffsetMgrError):
+                report.failed[name] = found
+            else:
+                held.append(found)
+        for name, error in store.refresh_held(held):
+            if error is None:
+                report.renewed += 1
+            else:
+                report.failed[name] = error
+    finally:
+        store.release_held(held)

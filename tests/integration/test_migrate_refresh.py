@@ -1,0 +1,204 @@
+"""``offsetmgr migrate apply --refresh``: copied offsets are committed again, so that Kafka keeps them.
+
+OFFSETMGR_SOAK waits for a real expiry, which takes a minute and a half.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.records.base import OffsetKey
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.uri import open_store
+
+pytestmark = pytest.mark.servers
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+
+
+def commits(bootstrap: str, group: str) -> list[int]:
+    """Every offset that was ever committed in the group, as the offsets topic still has them."""
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+    form, found = KafkaFormat(), []
+    try:
+        numbers = consumer.list_topics("__consumer_offsets", timeout=20).topics["__consumer_offsets"].partitions
+        consumer.assign([ck.TopicPartition("__consumer_offsets", number, 0) for number in numbers])
+        left = set(numbers)
+        while left:
+            for message in consumer.consume(500, 1.0):
+                error = message.error()
+                if error is not None:
+                    assert error.code() == ck.KafkaError._PARTITION_EOF, error
+                    left.discard(message.partition())
+                    continue
+                key = form.decode_key(message.key())
+                if isinstance(key, OffsetKey) and key.group == group and message.value() is not None:
+                    found.append(form.decode_value(message.value()).offset)
+    finally:
+        consumer.close()
+    return found
+
+
+class Commands:
+    """``offsetmgr migrate`` in a folder of the test's own."""
+
+    def __init__(self, folder: Path, zk: str, kafka: str) -> None:
+        self.folder, self.zk, self.kafka = folder, zk, kafka
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """What it says on stderr."""
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
+        environ |= {"XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)}
+        done = subprocess.run(
+            [sys.executable, "-m", "offsetmgr", "migrate", *arguments],
+            cwd=self.folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stderr
+
+    def move(self, pattern: str) -> None:
+        self.run("plan", "--from", self.zk, "--to", self.kafka, "--group", pattern, "-o", "plan.json")
+        self.run("apply", "plan.json", "--yes")
+
+
+def hold(store: OffsetStore, group: str, topic: str, offset: int) -> None:
+    store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
+
+
+def held(store: OffsetStore, group: str) -> dict[int, int]:
+    return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
+
+
+@pytest.fixture
+def commands(zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path: Path) -> Commands:
+    return Commands(tmp_path, f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}")
+
+
+@pytest.fixture
+def topic(make_topic: Callable[..., str], kafka: KafkaBroker, unique: str) -> str:
+    name = make_topic(unique, 1)
+    producer = ck.Producer({"bootstrap.servers": kafka.bootstrap})
+    for _ in range(100):
+        producer.produce(name, b"x", partition=0)
+    assert producer.flush(30) == 0
+    return name
+
+
+@pytest.fixture
+def stores(commands: Commands) -> Iterator[tuple[OffsetStore, OffsetStore]]:
+    with open_store(commands.zk) as zk, open_store(commands.kafka) as kafka:
+        yield zk, kafka
+
+
+def test_apply_again_writes_nothing_and_refresh_commits_the_same_once_more(
+    commands: Commands, stores: tuple[OffsetStore, OffsetStore], kafka: KafkaBroker, topic: str, unique: str
+) -> None:
+    zk, store = stores
+    hold(zk, unique, topic, 10)
+    commands.run("plan", "--from", commands.zk, "--to", commands.kafka, "--group", unique, "-o", "plan.json")
+    assert "was not applied yet" in commands.run("apply", "plan.json", "--refresh", "--yes", code=1)
+    commands.run("apply", "plan.json", "--yes")
+    commands.run("apply", "plan.json", "--yes")
+    assert commits(kafka.bootstrap, unique) == [10]
+    said = commands.run("apply", "plan.json", "--refresh", "--yes")
+    assert "1 group renewed" in said
+    assert commits(kafka.bootstrap, unique) == [10, 10]
+    assert held(store, unique) == {0: 10}
+    commands.run("finalize", "plan.json")
+    commands.run("apply", "plan.json", "--refresh", "--yes")
+    assert commits(kafka.bootstrap, unique) == [10, 10, 10]
+
+
+def test_a_plan_promises_no_date_for_offsets_that_are_there_already(
+    commands: Commands, stores: tuple[OffsetStore, OffsetStore], topic: str, unique: str
+) -> None:
+    zk, _ = stores
+    hold(zk, unique, topic, 10)
+    commands.move(unique)
+    said = commands.run("plan", "--from", commands.zk, "--to", commands.kafka, "--group", unique, "-o", "again.json")
+    assert "expire about" not in said
+    assert "expiry  of 1 offset that the target holds already: not known" in said
+
+
+def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
+    commands: Commands, stores: tuple[OffsetStore, OffsetStore], kafka: KafkaBroker, topic: str, unique: str
+) -> None:
+    zk, store = stores
+    for name in ("used", "gone", "idle"):
+        hold(zk, f"{unique}-{name}", topic, 10)
+    commands.move(f"{unique}-*")
+    store.delete(f"{unique}-gone")
+    store.delete_group(f"{unique}-gone")  # type: ignore[attr-defined]
+    member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{unique}-used"})
+    member.subscribe([topic])
+    try:
+        deadline = time.monotonic() + 60
+        while not member.assignment():
+            assert time.monotonic() < deadline, "the consumer has joined"
+            member.poll(0.1)
+        said = commands.run("apply", "plan.json", "--refresh", "--yes", code=1)
+        assert member.assignment()
+    finally:
+        member.close()
+    assert "1 group renewed" in said
+    assert "1 group in use" in said
+    assert f"{unique}-gone: its offsets are gone: deleted, or expired" in said
+
+
+def test_offsets_in_zookeeper_need_no_refresh(
+    commands: Commands, stores: tuple[OffsetStore, OffsetStore], topic: str, unique: str
+) -> None:
+    _, store = stores
+    hold(store, unique, topic, 10)
+    commands.run("plan", "--from", commands.kafka, "--to", commands.zk, "--group", unique, "-o", "back.json")
+    commands.run("apply", "back.json", "--yes")
+    assert "do not expire" in commands.run("apply", "back.json", "--refresh", "--yes", code=2)
+
+
+if SOAK:
+
+    @pytest.mark.timeout(300)
+    def test_refreshed_offsets_outlive_the_retention(
+        zookeeper: ZooKeeperServer, make_topic: Callable[..., str], unique: str, tmp_path: Path
+    ) -> None:
+        short = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
+        with KafkaBroker(tmp_path / "kafka", zookeeper=f"{zookeeper.connect}/{unique}", config=short) as server:
+            topic = make_topic(unique, 1, bootstrap=server.bootstrap)
+            commands = Commands(tmp_path, f"zookeeper://{zookeeper.connect}/{unique}", f"kafka://{server.bootstrap}")
+            with open_store(commands.zk) as zk, open_store(commands.kafka) as store:
+                for name in ("kept", "control"):
+                    hold(zk, f"{unique}-{name}", topic, 0)
+                commands.move(f"{unique}-*")
+                commands.run(
+                    "plan",
+                    "--from",
+                    commands.zk,
+                    "--to",
+                    commands.kafka,
+                    "--group",
+                    f"{unique}-kept",
+                    "-o",
+                    "kept.json",
+                )
+                commands.run("apply", "kept.json", "--yes")
+                deadline = time.monotonic() + 200
+                while held(store, f"{unique}-control"):
+                    assert time.monotonic() < deadline, "the offsets that nobody renews expire"
+                    commands.run("apply", "kept.json", "--refresh", "--yes")
+                assert held(store, f"{unique}-kept") == {0: 0}
