@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 
 import pytest
-from simulated_group import REBALANCE, SLOTS, Process, World
+from simulated_coordinator import REBALANCE
+from simulated_group import SLOTS, Process, World
 
 SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 25
 MOST_PROCESSES = 4
