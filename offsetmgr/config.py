@@ -60,12 +60,14 @@ class Resolved:
 
     ``store`` is the URI of the store that is meant, None where no layer names one: the highest layer that names any
     address decides, and within it ``store``, then ``zookeeper``, then ``bootstrap-server``. ``bootstrap_server`` is
-    known even where the store is another: the logs are there.
+    known even where the store is another: the logs are there. So is ``zookeeper``, HOST:PORT/CHROOT: old consumers are
+    registered there.
     """
 
     connection: ConnectionConfig
     store: str | None
     bootstrap_server: str | None
+    zookeeper: str | None = None
 
 
 def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, str] | None = None) -> Resolved:
@@ -106,6 +108,7 @@ def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, s
         ),
         store=store,
         bootstrap_server=bootstrap,
+        zookeeper=first("zookeeper"),
     )
 
 

@@ -82,6 +82,32 @@ def both(first: Directory, second: Directory) -> Directory:
     return describe
 
 
+def beside(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
+    """Members as the coordinator knows them, and old consumers that the registry beside it knows: with dual commit they
+    commit into the same group, as which nobody sees them. A ZooKeeper of another cluster tells nothing of this one."""
+    with_registry = both(coordinator, registry_directory(session))
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        names = list(groups)
+        found = with_registry(names)
+        unclear = any(isinstance(one, OffsetMgrError) or one.members for one in found.values())
+        return coordinator(names) if unclear and _of_another(session, cluster) else found
+
+    return describe
+
+
+def _of_another(session: ZookeeperSession, cluster: Cluster) -> bool:
+    """Whether this ZooKeeper is seen to be another cluster's: not where one of the two has no id (before 0.10.1)."""
+    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+
+    (node,) = session.get_many([paths.CLUSTER_ID])
+    if isinstance(node, OffsetMgrError):
+        raise node
+    here = cluster.cluster_id()
+    return node is not None and here is not None and parse_cluster_id(paths.CLUSTER_ID, node.data) != here
+
+
 def _merge(
     here: GroupDescription | OffsetMgrError, there: GroupDescription | OffsetMgrError
 ) -> GroupDescription | OffsetMgrError:

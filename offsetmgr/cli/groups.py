@@ -251,7 +251,7 @@ def delete(
         "groups delete",
         connect,
         store,
-        connect.directory(),
+        connect.edited_directory(),
         execute=execute,
         yes=yes,
         output=output,
@@ -315,7 +315,14 @@ def copy(
     store = connect.store()
     into = connect.store(to) if to else store
     edit = Edit(
-        "groups copy", connect, into, connect.directory(to), execute=execute, yes=yes, output=output, image=before_image
+        "groups copy",
+        connect,
+        into,
+        connect.edited_directory(to),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
     )
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
     proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)
@@ -342,7 +349,7 @@ def rename(
 
     if source == target:
         raise UsageError("groups rename", "both names are the same")
-    store, directory = connect.store(), connect.directory()
+    store, directory = connect.store(), connect.edited_directory()
     require_idle(directory, [source, target], "renaming")
     if store.fetch(target):
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
@@ -350,7 +357,7 @@ def rename(
         "groups rename",
         connect,
         store,
-        connect.directory(),
+        connect.edited_directory(),
         execute=execute,
         yes=yes,
         output=output,
@@ -363,7 +370,7 @@ def rename(
         "groups rename delete",
         connect,
         store,
-        connect.directory(),
+        connect.edited_directory(),
         execute=True,
         yes=True,
         output=OutputFormat.TABLE,

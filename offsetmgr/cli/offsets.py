@@ -35,6 +35,7 @@ from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicP
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
     from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Committed offsets.")
 
@@ -300,7 +301,14 @@ def set_offsets(
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
     edit = Edit(
-        "offsets set", connect, store, connect.directory(), execute=execute, yes=yes, output=output, image=before_image
+        "offsets set",
+        connect,
+        store,
+        connect.edited_directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
     )
     proposal = propose_set(store, group, wanted, create=new_group)
     finish(edit.run(require_topics([proposal], topics, store.uri)))
@@ -383,7 +391,7 @@ def reset(
         "offsets reset",
         connect,
         store,
-        connect.directory(),
+        connect.edited_directory(),
         execute=execute,
         yes=yes,
         output=output,
@@ -425,7 +433,7 @@ def delete(
         "offsets delete",
         connect,
         store,
-        connect.directory(),
+        connect.edited_directory(),
         execute=execute,
         yes=yes,
         output=output,
@@ -486,6 +494,17 @@ def export(
         note(f"not in the file, which cannot carry it: {lost}")
 
 
+def _say_empty(store: OffsetStore, created: list[str]) -> None:
+    """Says which groups are left without offsets by an undo that deleted all that the edit had created: they may have
+    been there, empty, before it."""
+    from offsetmgr.operations.edits import left_empty
+
+    if stay := left_empty(store, created):
+        others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
+        verb, them = ("stay", "them") if others else ("stays", "it")
+        note(f"group {stay[0]!r}{others} {verb}, empty; offsetmgr groups delete --group NAME --execute removes {them}")
+
+
 @app.command("import")
 @connected
 def import_offsets(
@@ -521,7 +540,7 @@ def import_offsets(
             "offsets import undo",
             connect,
             store,
-            connect.directory(),
+            connect.edited_directory(),
             execute=execute,
             yes=yes,
             output=output,
@@ -530,7 +549,10 @@ def import_offsets(
         meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
         images = (one for one in load_images(path) if one.group in meant)
         note(f"{file} holds before-images: taking that edit back")
-        finish(edit.run(require_topics(propose_undo(store, images, topics, force=allow_rewind), topics, file)))
+        code = edit.run(require_topics(propose_undo(store, images, topics, force=allow_rewind), topics, file))
+        if edit.asked:
+            _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
+        finish(code)
         return
     with closing(open_file(path, file_format, group[0] if group and len(group) == 1 else None)) as snapshot:
         chosen = matching_groups(group or [], snapshot.groups())
@@ -540,7 +562,7 @@ def import_offsets(
             "offsets import",
             connect,
             store,
-            connect.directory(),
+            connect.edited_directory(),
             execute=execute,
             yes=yes,
             output=output,

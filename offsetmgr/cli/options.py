@@ -215,14 +215,32 @@ class Connect:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             found.append(cluster_directory(self.cluster_at(bootstrap, self.resolved.connection)))
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
-            if (session := self._sessions.get(connect)) is None:
-                from offsetmgr.zookeeper.session import ZookeeperSession
-
-                session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
-            found.append(registry_directory(session))
+            found.append(registry_directory(self._session(connect)))
         if not found:
             return no_directory
         return found[0] if len(found) == 1 else both(found[0], found[1])
+
+    def edited_directory(self, uri: str | None = None) -> Directory:
+        """The same for a command that edits: of a store of Kafka's, the ZooKeeper that is known beside it is asked as
+        well (--zookeeper, OFFSETMGR_ZOOKEEPER, the context), since its old consumers may commit to both."""
+        from offsetmgr.cli.directory import beside
+        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
+
+        uri = uri or self.uri
+        directory, connection = self.directory(uri), self.resolved.connection
+        bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
+        if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
+            return directory
+        return beside(directory, self.cluster_at(bootstrap, connection), self._session(known))
+
+    def _session(self, connect: str) -> ZookeeperSession:
+        """The session of a store there, or one of its own."""
+        if (session := self._sessions.get(connect)) is None:
+            from offsetmgr.zookeeper.session import ZookeeperSession
+
+            session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
+            self._sessions[connect] = session
+        return session
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:

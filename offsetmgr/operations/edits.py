@@ -67,6 +67,13 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
             yield group, None
 
 
+def left_empty(store: OffsetStore, groups: Iterable[str]) -> list[str]:
+    """Those of ``groups`` that the store still knows, without any offset. Raises what reading raises."""
+    known = set(store.groups())
+    names = [group for group in groups if group in known]
+    return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error)]
+
+
 def propose_import(
     store: OffsetStore,
     wanted: Iterable[GroupOffsets],

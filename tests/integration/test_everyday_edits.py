@@ -181,6 +181,27 @@ def test_deleted_offsets_come_back_from_their_before_images(cli: Cli, flags: lis
     assert committed(cli, flags, topic) == {0: 8, 1: 8}
 
 
+def test_an_undo_says_which_groups_it_leaves_empty(cli: Cli, flags: list[str], topic: str) -> None:
+    # Given a group that an edit created, in one store or in two
+    image = Path(cli.environ["XDG_STATE_HOME"]) / "mine.avro"
+    cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "8", "--execute",
+        "--yes", "--before-image", str(image), *flags)  # fmt: skip
+    for part in ["mine"] if "--store" not in flags else ["mine.primary", "mine.secondary"]:
+        one = image.with_stem(part)
+        there = inner_store(cli, flags, one)
+
+        # When the edit is taken back
+        undone = cli("offsets", "import", str(one), "--execute", "--yes", *there)
+
+        # Then the group that stays is named, with what removes it
+        stays = {"group": topic} in cli.rows("groups", "list", *there)
+        said = f"group '{topic}' stays, empty; offsetmgr groups delete --group NAME --execute removes it\n"
+        assert (said in undone.stderr) is stays
+        if stays:
+            cli("groups", "delete", "--group", topic, "--execute", "--yes", *there)
+        assert {"group": topic} not in cli.rows("groups", "list", *there)
+
+
 def test_before_images_are_on_disk_before_anything_is_changed(
     cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from everyday import Cli, committed, until
+from kazoo.client import KazooClient
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
@@ -14,6 +15,14 @@ from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 pytest_plugins = ["everyday_fixtures"]
 
 pytestmark = pytest.mark.servers
+
+
+def planted(zookeeper: ZooKeeperServer, path: str, data: bytes) -> None:
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    client.create(path, data, makepath=True)
+    client.stop()
+    client.close()
 
 
 def test_a_group_named_like_a_glob_is_meant_alone(
@@ -139,6 +148,20 @@ def test_old_consumers_in_zookeeper_are_members_too(
         refused = cli("offsets", "reset", "--group", topic, "--topic", topic, "--to-earliest", "--execute", "--yes",
                       *there, code=1)  # fmt: skip
         assert "STABLE with 1 member: " in refused.stderr
+        # its group in Kafka is refused too, where the ZooKeeper is known: with dual commit it commits there as well
+        cli.environ["OFFSETMGR_ZOOKEEPER"] = there[1]
+        in_kafka = ["--store", f"kafka://{kafka.bootstrap}", "--execute", "--yes"]
+        for edit in (
+            ["offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "3"],
+            ["offsets", "reset", "--group", topic, "--new-group", "--topic", topic, "--to-earliest"],
+            ["groups", "rename", topic, f"{topic}-new"],
+        ):
+            refused = cli(*edit, *in_kafka, code=1)
+            assert "STABLE with 1 member: " in refused.stderr
+            assert f"({topic}_" in refused.stderr
+        del cli.environ["OFFSETMGR_ZOOKEEPER"]
+        with open_store(f"kafka://{kafka.bootstrap}") as store:
+            assert topic not in set(store.groups())
     finally:
         consumer.stop()
 
@@ -146,5 +169,26 @@ def test_old_consumers_in_zookeeper_are_members_too(
         return cli.rows("groups", "list", "--group", topic, "--state", *there) == [{"group": topic, "state": "EMPTY"}]
 
     until(alone)
+    cli.environ["OFFSETMGR_ZOOKEEPER"] = there[1]
+    cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "3", *in_kafka)
+    del cli.environ["OFFSETMGR_ZOOKEEPER"]
     cli("offsets", "reset", "--group", topic, "--topic", f"{topic}:0", "--to-earliest", "--execute", "--yes", *there)
     assert committed(cli, there, topic)[0] == 0
+
+
+def test_a_zookeeper_of_another_cluster_tells_nothing_of_a_group_of_this_one(
+    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    # Given a group of the same name with a registered consumer, below another chroot
+    somebody = b'{"version":1,"subscription":{"orders":1},"pattern":"static","timestamp":"1"}'
+    planted(zookeeper, f"/{topic}/consumers/{topic}/ids/somebody", somebody)
+    cli.environ["OFFSETMGR_ZOOKEEPER"] = f"{zookeeper.connect}/{topic}"
+    edit = ["offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "3"]
+    edit += ["--store", f"kafka://{kafka.bootstrap}", "--execute", "--yes"]
+
+    # When nothing says whose ZooKeeper it is, then the group may be the same
+    assert "STABLE with 1 member: member (somebody)" in cli(*edit, code=1).stderr
+
+    # When it is seen to be another cluster's, then it is another group
+    planted(zookeeper, f"/{topic}/cluster/id", b'{"version":"1","id":"another"}')
+    assert "done: 1 changed" in cli(*edit).stderr

@@ -11,14 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.cli.scenario import parse_datetime, parse_duration, scenario_of
-from offsetmgr.errors import Conflict, GroupNotFound, MalformedData, RewindRefused, UnknownTopicOrPartition, UsageError
+from offsetmgr.errors import (
+    Conflict,
+    GroupNotFound,
+    MalformedData,
+    RewindRefused,
+    UnknownTopicOrPartition,
+    Unreachable,
+    UsageError,
+)
 from offsetmgr.formats.images import IMAGES_SCHEMA
 from offsetmgr.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations import proposal as proposals
 from offsetmgr.operations.carryout import carry_out
 from offsetmgr.operations.copy import propose_copy, verify_copy
 from offsetmgr.operations.diff import diff
-from offsetmgr.operations.edits import propose_delete, propose_import, propose_undo
+from offsetmgr.operations.edits import left_empty, propose_delete, propose_import, propose_undo
 from offsetmgr.operations.images import header_for, holds_images, load_images, new_path
 from offsetmgr.operations.lag import LagRow, lag_of, needs_a_look
 from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
@@ -45,6 +53,7 @@ from offsetmgr.operations.selection import (
 )
 from offsetmgr.stores.base import GroupOffsets, Partitions
 from offsetmgr.stores.snapshot import SnapshotStore
+from offsetmgr.testing.memory import MemoryStore
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 
@@ -429,6 +438,11 @@ def test_setting_an_unknown_group_is_an_error_unless_it_may_be_made(store: Snaps
         propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)})
     made = propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
     assert made.changes == (ProposedChange(T0, ABSENT, OffsetAndMetadata(1)),)
+
+
+def test_groups_that_are_known_and_hold_nothing_are_empty() -> None:
+    store = MemoryStore(data={"empty": {}, "full": {T0: Committed(5)}, "dark": {}}, broken={"dark": Unreachable("it")})
+    assert left_empty(store, ["empty", "full", "dark", "gone"]) == ["empty"]
 
 
 def test_diff_walks_over_the_union(store: SnapshotStore, tmp_path: Path) -> None:
