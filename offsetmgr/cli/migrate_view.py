@@ -13,7 +13,7 @@ from offsetmgr.migration.plan import Action
 if TYPE_CHECKING:
     from offsetmgr.migration.execute import GroupOutcome, Report
     from offsetmgr.migration.finalize import GroupGate
-    from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorStatus
+    from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
     from offsetmgr.migration.plan import GroupPlan, PlanHeader, Step
     from offsetmgr.migration.planfile import PlanFile, PlanSummary
     from offsetmgr.migration.refresh import RefreshReport
@@ -345,18 +345,21 @@ class Progress:
 
 
 class MirrorLine:
-    """The state of a running mirror on stderr: one line that moves on a terminal, a new one now and then elsewhere."""
+    """The state of a running mirror on stderr: one line that moves on a terminal; elsewhere a new one now and then, and
+    at once when groups come into another state."""
 
     EVERY_MS: Final = 10_000
 
     def __init__(self) -> None:
         self._moving = sys.stderr.isatty()
         self._next = 0
+        self._states: Mapping[MirrorState, int] = {}
 
     def show(self, status: MirrorStatus, *, last: bool = False) -> None:
         if self._moving:
             sys.stderr.write(f"\r\x1b[K{mirror_line(status)}" + ("\n" if last else ""))
             sys.stderr.flush()
-        elif last or status.at_ms >= self._next:
+        elif last or status.at_ms >= self._next or status.states != self._states:
             self._next = status.at_ms + self.EVERY_MS
+            self._states = status.states
             note(mirror_line(status))

@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import pytest
 
+from offsetmgr.cli.migrate_view import MirrorLine
 from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.migration.mirror import Mirror, PollingFeed
-from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState
+from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirrorwatch import MemberWatch, OldGroup, Owned
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
@@ -50,6 +51,24 @@ def held(store: MemoryStore, group: str) -> dict[int, int]:
 def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mirror:
     clock = StepClock()
     return Mirror(source, target, PlanOptions(**options), PollingFeed(clock, 0.5), clock)
+
+
+def test_a_group_that_comes_into_another_state_is_told_at_once_and_the_same_state_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def status(at_s: float, **states: int) -> MirrorStatus:
+        found = {MirrorState[name.upper()]: count for name, count in states.items()}
+        return MirrorStatus(1, 0, 0, 0, found, int(at_s * 1000))
+
+    line = MirrorLine()
+    for at_s, states in [
+        (100, {"following": 2}), (101, {"following": 2}), (102, {"following": 1, "taken": 1}),
+        (102.3, {"failing": 1, "taken": 1}), (103, {"failing": 1, "taken": 1}), (112.3, {"failing": 1, "taken": 1}),
+    ]:  # fmt: skip
+        line.show(status(at_s, **states))
+
+    said = [one.split("  ")[1].split(";")[0] for one in capsys.readouterr().err.splitlines()]
+    assert said == ["2 following", "1 following, 1 taken", "1 failing, 1 taken", "1 failing, 1 taken"]
 
 
 def test_once_ends_where_a_partition_can_never_be_written_and_the_others_are():
