@@ -97,6 +97,13 @@ class Manager:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def revive(self) -> None:
+        """Starts it again where it has ended, as a supervisor does: one that finds no broker while it starts gives up,
+        and librdkafka 2.16 aborts the process of one whom a broker that has itself just started names no broker
+        (rd_kafka_admin_response_parse: Assertion `rko_result')."""
+        if not self.running:
+            self.start()
+
 
 def reports(addresses: str) -> list[ManagerReport]:
     """What the managers say of themselves; nothing where none answers."""
