@@ -233,6 +233,8 @@ def apply_command(
         note(f"the plan itself refused {partitions} and {view.counted(plan.summary.failed_groups, 'group')}")
     if report.written:
         note(f"undo: offsetmgr migrate rollback {plan_path}")
+    elif report.skipped and report.ok:
+        note("nothing was left to write; what was deleted, or has expired, since it was copied needs a new plan")
     _end_if_interrupted(report)
     if not report.ok or plan.summary.failed_groups or plan.summary.refused:
         raise typer.Exit(1)
@@ -316,11 +318,15 @@ def verify_command(
     verifier = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(plan, state)
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
-    rows = (view.verdict_row(v) for v in checked if everything or v.status is not Status.EQUAL)
+    # After a rollback nearly everything is missing, as it should be: it is counted, and listed with --all.
+    unlisted = {Status.EQUAL, Status.MISSING} if state.undo.touched else {Status.EQUAL}
+    rows = (view.verdict_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)
     if first is not None or everything:
         write_rows(view.VERDICT_COLUMNS, _with_first(first, rows), format)
     view.show_verify_summary(verifier.summary)
+    if state.undo.touched:
+        note("this plan was rolled back: the target was given back what it held before, so it differs from the plan")
     if not verifier.summary.ok:
         raise typer.Exit(1)
 
@@ -455,7 +461,9 @@ def finalize_command(
         note(f"finalized already, on {view.moment(state.finalized_at)}")
     else:
         view.show_gates(done.gates)
-        note(f"finalized: {view.counted(done.verified, 'partition')} verified; nobody commits to the source alone")
+        left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
+        verified = view.counted(done.verified, "partition")
+        note(f"finalized: {verified} verified{left}; nobody commits to the source alone")
     if done.deleted is not None:
         view.show_report(done.deleted, "removed from the source")
         for line in done.kept:

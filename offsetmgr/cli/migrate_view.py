@@ -35,7 +35,7 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_OUT_OF_RANGE: "refused: outside what the log holds",
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
     Action.REFUSE_NUMBERED: "refused: the target is of Kafka 0.7, and this is an offset",
-    Action.REFUSE_UNREADABLE: "refused: one side could not be read",
+    Action.REFUSE_UNREADABLE: "refused: one side could not be read; mend it and plan anew, or leave it out",
     Action.REFUSE_GONE: "refused: copied, and gone since",
 }
 
@@ -190,7 +190,7 @@ def _first(items: Iterable[str], count: int) -> Iterator[str]:
 
 def show_report(report: Report, verb: str) -> None:
     """What a run did, in full sentences; every failed partition up to `SHOWN`."""
-    parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.groups, 'group')}"]
+    parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.changed, 'group')}"]
     if report.left:
         parts.append(f"{report.left} left as they were")
     if report.skipped:

@@ -75,11 +75,13 @@ class GroupOutcome:
 
 @dataclass(slots=True)
 class Report:
-    """What a run did. ``failed`` holds the outcomes of groups with failures, ``not_atomic`` counts groups written
-    without a lock, ``skipped`` those that an earlier run had settled. ``interrupted``: some were not begun, or not
-    waited for, because the run was asked to stop."""
+    """What a run did. ``groups`` counts those that were looked at, ``changed`` those of them in which something was
+    written; ``failed`` holds the outcomes of groups with failures, ``not_atomic`` counts groups written without a lock,
+    ``skipped`` those that an earlier run had settled. ``interrupted``: some were not begun, or not waited for, because
+    the run was asked to stop."""
 
     groups: int = 0
+    changed: int = 0
     written: int = 0
     left: int = 0
     skipped: int = 0
@@ -89,6 +91,7 @@ class Report:
 
     def add(self, outcome: GroupOutcome) -> None:
         self.groups += 1
+        self.changed += bool(outcome.written)
         self.written += len(outcome.written)
         self.left += len(outcome.left)
         self.not_atomic += bool(outcome.written) and not outcome.atomic

@@ -7,8 +7,9 @@ is left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from offsetmgr.errors import GateRefused, JournalError
@@ -30,6 +31,8 @@ class GroupGate:
     passed: bool
     evidence: Evidence
     detail: str
+    hint: str = ""
+    """What opens it, where that is not a bounce."""
 
 
 class MemberGate(Protocol):
@@ -45,32 +48,38 @@ Gates: TypeAlias = tuple[GroupGate, ...]
 class FinalizeReport:
     """What finalizing found and did.
 
+    ``verified`` and ``left_out`` count partitions: those that passed, and those that the caller let pass.
     ``deleted`` is the removal's report, None where it was not asked for; ``kept`` says what stays there, and why.
     """
 
     verified: int
+    left_out: int
     gates: Gates
     deleted: Report | None = None
     kept: tuple[str, ...] = ()
 
 
-def check_gates(verifier: Verifier, gate: MemberGate, accept: Collection[Status] = ()) -> tuple[int, Gates]:
-    """Verifies afresh and asks the gate for every group; gives the partitions verified and the gates.
+def check_gates(verifier: Verifier, gate: MemberGate, accept: Collection[Status] = ()) -> FinalizeReport:
+    """Verifies afresh and asks the gate for every group.
 
     ``accept`` are statuses that the caller lets pass. Raises `GateRefused` with the first things that stand in the way.
     """
     failed: list[PartitionVerdict] = []
-    total = wrong = 0
+    wrong: Counter[Status] = Counter()
+    verified = left_out = 0
     for verdict in verifier.verdicts():
-        total += 1
-        if not verdict.status.ok and verdict.status not in accept:
-            wrong += 1
+        if verdict.status.ok:
+            verified += 1
+        elif verdict.status in accept:
+            left_out += 1
+        else:
+            wrong[verdict.status] += 1
             failed += [verdict] if len(failed) < 3 else []
+    total = verified + left_out + wrong.total()
     if failed:
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
-        only_refused = all(v.status is Status.REFUSED for v in failed)
-        hint = "--accept-refused leaves out what the plan refused" if only_refused else "see: migrate verify"
-        raise GateRefused("finalize", f"{wrong} of {total} partitions do not verify ({named})", hint)
+        why = f"{wrong.total()} of {total} partitions do not verify ({named})"
+        raise GateRefused("finalize", why, _way_on(set(wrong)))
     if not total:
         raise GateRefused("finalize", "there is nothing to verify, so nothing is proved")
     # Of a group that could not be planned nothing was moved: who writes it is no matter of this plan's end.
@@ -78,12 +87,22 @@ def check_gates(verifier: Verifier, gate: MemberGate, accept: Collection[Status]
     gates = tuple(found for batch in batched(planned, READ_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
+        hints = {found.hint for found in closed}
         raise GateRefused(
             "finalize",
-            f"{len(closed)} of {len(gates)} groups may still commit to the source alone ({named})",
-            "bounce them first: see offsetmgr runbook",
+            f"{len(closed)} of {len(gates)} groups: not proved that nobody commits to the source alone ({named})",
+            hints.pop() if len(hints) == 1 and "" not in hints else "bounce them first: see offsetmgr runbook",
         )
-    return total, gates
+    return FinalizeReport(verified, left_out, gates)
+
+
+def _way_on(wrong: set[Status]) -> str:
+    """What can be done where these statuses stand in the way."""
+    if wrong <= {Status.REFUSED}:
+        return "--accept-refused leaves out what the plan refused"
+    if wrong <= {Status.REFUSED, Status.UNREADABLE}:
+        return "what cannot be read is never left out unseen: mend it, or make a new plan without it (--group, --topic)"
+    return "see: migrate verify"
 
 
 def finalize(
@@ -105,16 +124,17 @@ def finalize(
         raise JournalError(name, "it was rolled back", "make a new plan")
     if not state.apply.complete:
         raise JournalError(name, "it was not applied to its end", f"run: offsetmgr migrate apply {verifier.plan.path}")
-    verified, gates = 0, Gates()
+    report = FinalizeReport(0, 0, ())
     if state.finalized_at is None:
-        verified, gates = check_gates(verifier, gate, accept)
-        evidence = [[g.group, g.evidence.value, g.detail] for g in gates]
-        journal.append([{"kind": "finalized", "verified": verified, "gates": evidence}])
+        report = check_gates(verifier, gate, accept)
+        evidence = [[g.group, g.evidence.value, g.detail] for g in report.gates]
+        ended = {"kind": "finalized", "verified": report.verified, "left_out": report.left_out, "gates": evidence}
+        journal.append([ended])
     if remover is None:
-        return FinalizeReport(verified, gates)
+        return report
     kept: list[str] = []
     deleted = remover.run(_removals(verifier, gate, state, kept))
-    return FinalizeReport(verified, gates, deleted, tuple(kept))
+    return replace(report, deleted=deleted, kept=tuple(kept))
 
 
 def _removals(verifier: Verifier, gate: MemberGate, state: MigrationState, kept: list[str]) -> Iterator[Task]:

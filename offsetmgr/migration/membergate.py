@@ -6,8 +6,9 @@ source's coordinator for members.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from offsetmgr.clock import Clock
 from offsetmgr.cluster.base import Cluster
@@ -63,10 +64,10 @@ class OldConsumerGate:
         reports = [judge(watch, phase, rules=self.rules) for phase in self._phases]
         passed = next((report for report in reports if report.passed), None)
         if passed is not None:
-            return GroupGate(
-                name, True, _weakest(passed), f"all {len(passed.members)} members commit as {passed.phase}"
-            )
-        return GroupGate(name, False, _weakest(reports[0]), _first_problem(reports[0]))
+            count = len(passed.members)
+            members = "the only member commits" if count == 1 else f"all {count} members commit"
+            return GroupGate(name, True, _weakest(passed), f"{members} as phase {passed.phase.value} does")
+        return closed_gate(name, watch, reports, self.rules, "--delete-source" if self.exclusive else "")
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
         """The closed gate of a group that has members in Kafka's own coordinator; None where it has none."""
@@ -90,10 +91,37 @@ def _weakest(report: PhaseReport) -> Evidence:
     return next((_EVIDENCE[kind] for kind in (Known.UNKNOWN, Known.INFERRED) if kind in kinds), Evidence.SEEN)
 
 
+def closed_gate(name: str, watch: Watch, reports: Sequence[PhaseReport], rules: Rules, asked_by: str = "") -> GroupGate:
+    """Why a group passes in none of the phases that would do, by the one that it is nearest to: where nothing but
+    partitions without traffic stands in the way these are named, with what lets them pass.
+
+    ``asked_by`` is the option for whose sake only one phase would do.
+    """
+    nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
+    phase = f"phase {nearest.phase.value}" + (f" (which {asked_by} asks for)" if asked_by else "")
+    lenient = judge(watch, nearest.phase, rules=replace(rules, accept_idle=True))
+    if lenient.passed:
+        idle = [str(part.partition) for part in nearest.partitions if not part.ok]
+        named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+        many = "1 partition" if len(idle) == 1 else f"{len(idle)} partitions"
+        why = f"of {many} without traffic no commit of {phase} can be seen: {named}"
+        return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
+    wanted = phase if asked_by else f"phase {' or '.join(report.phase.value for report in reports)}"
+    return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")
+
+
+ACCEPT_IDLE: Final = "pass --accept-idle: nothing can be lost there; or send each of them a message"
+
+
 def _first_problem(report: PhaseReport) -> str:
-    bad = next((member for member in report.members if not member.ok), None)
-    if bad is not None:
-        return f"member {bad.member}: {bad.why}" + (f" ({bad.settle})" if bad.settle else "")
+    bad = [member for member in report.members if not member.ok]
+    worst = next((member for member in bad if member.wrong), bad[0] if bad else None)
+    if worst is not None:
+        parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
+        part = next((part for part in parts if part.known is Known.SEEN), parts[0] if parts else None)
+        if part is None:
+            return f"member {worst.member}: {worst.why}" + (f" ({worst.settle})" if worst.settle else "")
+        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.settle})" if part.settle else "")
     if report.problems:
         return report.problems[0]
     part = next((part for part in report.partitions if not part.ok), None)

@@ -211,6 +211,14 @@ class Verifier:
         done = self.state.partitions(self.state.apply, group)
         return step.tp not in done.written and step.tp not in done.maybe
 
+    def _why_missing(self, group: str, step: Step) -> str:
+        """What the journal knows of an offset that the target should hold and does not."""
+        if self.state is not None and self.state.undo.touched:
+            return "the target has no commit: the plan was rolled back"
+        if self.state is not None and step.action.writes and group not in self.state.apply.settled:
+            return "the target has no commit: not applied yet, run migrate apply"
+        return "the target has no commit: deleted or expired since, so make a new plan"
+
     def _union(
         self, steps: Mapping[TopicPartition, Step], source: GroupOffsets, target: GroupOffsets
     ) -> list[TopicPartition]:
@@ -241,6 +249,8 @@ class Verifier:
                 status, evidence, detail = Status.NOT_REWOUND, Evidence.SEEN, "the rewind was not written"
             else:
                 status, evidence, detail = judge(step, there, here, log.end(tp))
+                if status is Status.MISSING:
+                    detail = self._why_missing(plan.group, step)
             if status.ok and here is not None and not log.holds(tp, here.offset):
                 status, evidence, detail = _outside(here.offset, log.of(tp))
         return PartitionVerdict(

@@ -130,6 +130,9 @@ def test_the_whole_way_and_back(world: World, unique: str) -> None:
     assert world.held(world.kafka, unique) == {0: 5}
     assert world.held(world.zk, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
     assert "was rolled back" in world.run("migrate", "apply", "plan.json", "--yes", code=1).stderr
+    after = world.run("migrate", "verify", "plan.json", code=1)
+    assert "this plan was rolled back" in after.stderr
+    assert "missing" not in after.stdout
 
 
 def test_a_plan_says_when_the_copied_offsets_would_expire(world: World, unique: str) -> None:
@@ -476,7 +479,8 @@ def test_the_way_back_does_without_groups_that_never_came_over_and_names_what_is
     world.zk.commit(dead, {TopicPartition(f"{unique}-gone", 0): OffsetAndMetadata(7)})
     world.plan("--group", f"{unique}-*")
     world.run("migrate", "apply", "plan.json", "--yes", code=1)
-    world.run("migrate", "finalize", "plan.json", "--accept-refused")
+    done = world.run("migrate", "finalize", "plan.json", "--accept-refused")
+    assert "finalized: 2 partitions verified, 1 left out because the plan refused them" in done.stderr
     world.commit(world.kafka, live, 30)
 
     done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")

@@ -21,10 +21,11 @@ from offsetmgr.errors import (
     Unreadable,
     UsageError,
 )
+from offsetmgr.migration.finalize import GroupGate, check_gates
 from offsetmgr.migration.journal import Journal, journal_path, read_journal
 from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
 from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.verify import Status, Verifier
+from offsetmgr.migration.verify import Evidence, Status, Verifier
 from offsetmgr.migration.wayback import reverse_options
 from offsetmgr.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 
@@ -591,3 +592,62 @@ def test_verify_does_not_call_equal_what_is_ahead_as_planned(migration):
     assert set(migration.verify().values()) == {Status.KEPT_AHEAD}
     commit(migration.source, "g", 500)
     assert migration.verify() == {"g orders-0": Status.EQUAL, "g orders-1": Status.KEPT_AHEAD}
+
+
+def test_what_is_missing_is_told_by_what_the_journal_knows(migration):
+    commit(migration.source, "g", 10, 20)
+    migration.plan()
+
+    def why() -> set[str]:
+        verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, state=migration.state())
+        return {v.detail for v in verifier.verdicts() if v.status is Status.MISSING}
+
+    assert why() == {"the target has no commit: not applied yet, run migrate apply"}
+    migration.apply()
+    assert why() == set()
+    migration.target.data["g"].clear()
+    assert why() == {"the target has no commit: deleted or expired since, so make a new plan"}
+    commit(migration.target, "g", 10, 20)
+    migration.rollback()
+    assert why() == {"the target has no commit: the plan was rolled back"}
+
+
+def test_only_groups_in_which_something_was_written_are_counted_as_changed(migration):
+    commit(migration.source, "busy", 10)
+    commit(migration.source, "idle", 10)
+    migration.plan()
+    migration.target.active["busy"] = ("a consumer",)
+    report = migration.apply()
+    assert (report.written, report.changed, list(report.failed)) == (1, 1, ["busy"])
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+class NobodyThere:
+    def __call__(self, groups):
+        return iter(GroupGate(plan.group, True, Evidence.SEEN, "nobody") for plan in groups)
+
+
+def test_finalize_counts_as_verified_only_what_passed(migration):
+    commit(migration.source, "g", 10, 2000)
+    migration.plan(OneLog(LogRange(0, 1000)))
+    migration.apply()
+    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target)
+    done = check_gates(verifier, NobodyThere(), (Status.REFUSED,))
+    assert (done.verified, done.left_out) == (1, 1)
+
+
+def test_what_cannot_be_read_stands_in_the_way_with_a_hint_of_what_can_be_done(migration):
+    commit(migration.source, "g", 10, 20)
+    commit(migration.source, "h", 2000)
+    migration.source.broken = {("g", ORDERS[1]): Unreadable("node", "junk")}
+    migration.plan(OneLog(LogRange(0, 1000)))
+    migration.apply()
+    for accept, wrong in (((), 2), ((Status.REFUSED,), 1)):
+        verifier = Verifier(PlanFile(migration.path), migration.source, migration.target)
+        with pytest.raises(GateRefused, match=f"{wrong} of 3 partitions do not verify") as refused:
+            check_gates(verifier, NobodyThere(), accept)
+        assert refused.value.hint == (
+            "what cannot be read is never left out unseen: mend it, or make a new plan without it (--group, --topic)"
+        )
