@@ -146,7 +146,8 @@ def write(
             with file.open("x", encoding="utf-8") as out:
                 out.write(written)
         except OSError as error:
-            raise FileFailure(f"-o {file}", error.strerror or str(error)) from error
+            hint = "name another file, in a folder that can be written"
+            raise FileFailure(f"-o {file}", error.strerror or str(error), hint) from error
         note(f"wrote {file}")
     if not files:
         print(text.runbook_markdown(book))

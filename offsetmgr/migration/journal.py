@@ -123,7 +123,10 @@ class Journal:
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise JournalError(f"journal {self.path}", error.strerror or str(error)) from error
+            hint = (
+                "it lies beside its plan: copy the plan (and its journal, if there is one) to where it can be written"
+            )
+            raise JournalError(f"journal {self.path}", error.strerror or str(error), hint) from error
         try:
             self._take_lock()
             if created:

@@ -292,7 +292,11 @@ def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> t
         os.link(part, path)  # unlike a rename, fails where somebody else made the file meanwhile
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        hint = "make room, then run the same command again" if full else ""
+        hint = (
+            "make room, then run the same command again"
+            if full
+            else "name another file, in a folder that can be written"
+        )
         raise PlanError(f"plan {path}", error.strerror or str(error), hint) from error
     finally:
         with contextlib.suppress(OSError):

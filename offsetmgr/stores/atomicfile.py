@@ -91,7 +91,8 @@ def _try_lock(beside: Path, path: Path) -> int | None:
     try:
         descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise FileFailure(f"file {path} cannot be locked", reason(error)) from error
+        hint = "name another file, in a folder that can be written"
+        raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # whoever held it before us may have removed the file that we locked
@@ -101,7 +102,8 @@ def _try_lock(beside: Path, path: Path) -> int | None:
         pass
     except OSError as error:
         os.close(descriptor)
-        raise FileFailure(f"file {path} cannot be locked", reason(error)) from error
+        hint = "name another file, in a folder that can be written"
+        raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     os.close(descriptor)
     return None
 

@@ -153,7 +153,8 @@ class Connection:
         shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
         if shake.error_code != 0:
             offered = ", ".join(shake.mechanisms)
-            raise AuthenticationFailed(what, f"the broker does not offer {login.name}", f"it offers {offered}")
+            hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
+            raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = login.start()
         while message is not None:
             request = SaslAuthenticateRequest(auth_bytes=message)

@@ -108,3 +108,14 @@ def test_the_wrong_kind_of_server_is_one_line(
     assert kafka.bootstrap in check_fault(cli, ["groups", "list", "--zookeeper", kafka.bootstrap], tmp_path)
     line = check_fault(cli, ["groups", "list", "--bootstrap-server", zookeeper.connect], tmp_path)
     assert zookeeper.connect in line
+
+
+def test_a_port_that_takes_no_logins_is_told_as_such(cli: Cli, kafka: KafkaBroker, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        'sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";\n'
+    )
+    here = ["--bootstrap-server", kafka.bootstrap, "--command-config", str(config)]
+    failed = cli("offsets", "get", "--group", "g", *here, "--timeout", "5000", code=1)
+    assert failed.stderr.splitlines()[-1] == "hint: it takes no logins at this port: is there another for them?"

@@ -1,0 +1,49 @@
+"""A plan, a journal or a snapshot that cannot be written: one line, nothing done, and where else to put it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.cli.app import run
+from offsetmgr.clock import SystemClock
+from offsetmgr.errors import JournalError
+from offsetmgr.migration.journal import Journal
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.snapshot import SnapshotStore
+
+
+def test_a_plan_that_cannot_be_written_shall_go_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("here.avro", "there.avro"):
+        with SnapshotStore(tmp_path / name) as store:
+            store.commit(name, {TopicPartition("orders", 0): OffsetAndMetadata(5)})
+    stores = ["--from", f"file:{tmp_path / 'here.avro'}", "--to", f"file:{tmp_path / 'there.avro'}"]
+    plan = tmp_path / "here.avro" / "plan.json"
+
+    assert run(["migrate", "plan", *stores, "--all-groups", "-o", str(plan)]) == 1
+
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        f"error: plan {plan}: Not a directory",
+        "hint: name another file, in a folder that can be written",
+    ]
+
+
+def test_a_journal_that_cannot_be_written_shall_go_elsewhere_with_its_plan(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "no folder" / "plan.journal", plan_sha256="0" * 64, clock=SystemClock())
+
+    with pytest.raises(JournalError, match="No such file or directory") as refused, journal:
+        raise AssertionError("it is not open")
+
+    assert refused.value.hint.startswith("it lies beside its plan: copy the plan ")
+
+
+def test_a_snapshot_that_cannot_be_written_shall_go_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = tmp_path / "here.csv", tmp_path / "here.csv" / "x.avro"
+    here.write_text("g,t,0,5\n")
+
+    assert run(["offsets", "export", str(there), "--all-groups", "--store", f"file:{here}"]) == 1
+
+    assert capsys.readouterr().err.splitlines()[-1] == "hint: name another file, in a folder that can be written"
