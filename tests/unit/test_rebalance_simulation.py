@@ -191,6 +191,33 @@ def test_a_change_that_makes_no_sense_is_refused(change: object, told: str) -> N
     assert str(refused.value) == told
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--join", "gamma:100000000"), "100,000,000 streams: at most 100,000 of all members can be simulated"),
+        (("--grow", "orders=100000000"), "topic orders: would have 100,000,000 partitions"),
+        (("--grow", "orders=150000", "--grow", "more=60000"), "all topics 210,000: at most 200,000"),
+    ],
+)
+def test_more_than_any_cluster_has_is_refused_before_it_is_made(
+    options: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number with too many zeros once took all of a machine's memory."""
+    file = saved(tmp_path, group(A, B))
+    out, err = printed(capsys, "--from-file", file, "--simulate", *options, code=2)
+    assert out == ""
+    assert why in err
+    assert "hint: is that number meant?" in err
+
+
+def test_members_with_more_streams_together_than_any_group_has_are_refused() -> None:
+    half = Subscription.static({"orders": 50_000})
+    whole = group(A, B, subscription=half)
+    assert sum(whole.streams()[A].values()) == 50_000
+    with pytest.raises(AssignmentRefused, match="1 streams, and the members so far 100,001: at most 100,000"):
+        changes.member_joins(whole, "g_gamma", ORDERS).streams()
+
+
 def test_a_partition_of_0_7_needs_its_broker() -> None:
     with pytest.raises(UsageError) as refused:
         changes.topic_grows(of_0_7(A), "orders", 3)

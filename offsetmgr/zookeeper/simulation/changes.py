@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Final
 
 from offsetmgr.errors import UsageError
 from offsetmgr.model import BrokerPartition
 from offsetmgr.zookeeper.registry import parse_member_id
-from offsetmgr.zookeeper.simulation.picture import GroupPicture
+from offsetmgr.zookeeper.simulation.picture import MOST_STREAMS, GroupPicture
 from offsetmgr.zookeeper.subscription import Subscription
+
+MOST_PARTITIONS: Final = 200_000
+"""Of all topics in a picture in which one has grown: as many as a ZooKeeper cluster was ever meant to have."""
 
 
 def member_joins(picture: GroupPicture, member_id: str, subscription: Subscription) -> GroupPicture:
@@ -30,6 +34,14 @@ def member_leaves(picture: GroupPicture, name: str) -> GroupPicture:
 def topic_grows(picture: GroupPicture, topic: str, count: int, broker: int | None = None) -> GroupPicture:
     """The topic has ``count`` partitions, or is made with them; in Kafka 0.7, ``count`` on ``broker``."""
     held = dict(picture.topics.get(topic, {}))
+    others = sum(len(partitions) for name, partitions in picture.topics.items() if name != topic)
+    if others + count > MOST_PARTITIONS:  # before they are made: a slip of the key must not take the machine's memory
+        raise UsageError(
+            f"topic {topic}",
+            f"would have {count:,} partitions, and all topics {others + count:,}: at most {MOST_PARTITIONS:,} "
+            "can be simulated",
+            "is that number meant?",
+        )
     if picture.of_kafka_0_7 and broker is None:
         raise UsageError(f"topic {topic}", "partitions of Kafka 0.7 belong to a broker", "as in TOPIC=BROKER:COUNT")
     if held and not picture.of_kafka_0_7 and broker is not None:
@@ -114,4 +126,8 @@ def with_streams(subscription: Subscription, count: int) -> Subscription:
     """The same topics, with ``count`` streams of each."""
     if count < 1:
         raise UsageError(f"{count} streams", "a member needs one stream or more")
+    if count > MOST_STREAMS:
+        raise UsageError(
+            f"{count:,} streams", f"at most {MOST_STREAMS:,} of all members can be simulated", "is that number meant?"
+        )
     return Subscription(subscription.kind, dict.fromkeys(subscription.streams, count))

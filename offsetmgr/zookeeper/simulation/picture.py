@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from offsetmgr.errors import AssignmentRefused
 from offsetmgr.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.assignors import ThreadId
 from offsetmgr.zookeeper.subscription import Subscription
+
+MOST_STREAMS: Final = 100_000
+"""Of all members and topics together. More is a slip of the key, or a broken registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,11 @@ class GroupPicture:
     def streams(self, *, internal: bool = False) -> dict[str, dict[str, int]]:
         """Member -> topic -> number of streams, patterns resolved; ``internal``: they select Kafka's own topics too.
 
-        Raises `AssignmentRefused` for a registration that cannot be read, `InvalidPattern`, `UnsupportedOperation`.
+        Raises `AssignmentRefused` for a registration that cannot be read and for more than `MOST_STREAMS`,
+        `InvalidPattern`, `UnsupportedOperation`.
         """
         found: dict[str, dict[str, int]] = {}
+        total = 0
         for member, subscription in sorted(self.members.items()):
             if subscription is None:
                 raise AssignmentRefused(
@@ -60,4 +66,12 @@ class GroupPicture:
                     f"restart that member; what happens without it: --simulate --leave {member}",
                 )
             found[member] = subscription.topics(self.topics, exclude_internal=not internal)
+            own = sum(found[member].values())
+            total += own
+            if total > MOST_STREAMS:
+                raise AssignmentRefused(
+                    f"member {member}",
+                    f"has {own:,} streams, and the members so far {total:,}: at most {MOST_STREAMS:,} can be divided",
+                    "is that number meant?",
+                )
         return found
