@@ -6,38 +6,66 @@ of a migration's apply to its target.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection
+from typing import Final
 
 from kio.schema.metadata.v8.response import MetadataResponse
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.model import LogRange, TopicPartition, can_be_a_topic
 from offsetmgr.wire import fetching, requests
 from offsetmgr.wire.client import Client, remaining
-from offsetmgr.wire.connection import Address
+from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.fetching import EARLIEST, LATEST
 from offsetmgr.wire.leaders import Leaders
 
+_SHORTEST: Final = 1.0
+"""Seconds for a broker that does not answer, where another one has said what it knows."""
+
 
 async def partition_counts(client: Client, topics: Collection[str], deadline: float) -> dict[str, int]:
-    """Partitions of those of these topics that exist. Raises as `Client.any_connection`."""
+    """Partitions of those of these topics that exist. Raises as `Client.any_connection`.
+
+    That there is no such topic is believed once all brokers that we know and that answer say so (see `leaders.layout`).
+    """
+    topics = list(filter(can_be_a_topic, topics))
     if not topics:
         return {}
-    connection = await client.any_connection(deadline)
+    first = await client.any_connection(deadline)
+    found = await _counts_of(first, topics, deadline)
+    for address in client.addresses:
+        missing = [topic for topic in topics if topic not in found]
+        if not missing:
+            break
+        if address != first.address:
+            try:
+                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
+                found |= await _counts_of(await client.node(address).connection(by_then), missing, by_then)
+            except OffsetMgrError:
+                continue
+    return found
+
+
+async def _counts_of(connection: Connection, topics: Collection[str], deadline: float) -> dict[str, int]:
     answer = await connection.call(requests.metadata(sorted(topics)), MetadataResponse, remaining(deadline))
-    return {str(topic.name): len(topic.partitions) for topic in answer.topics if not int(topic.error_code)}
+    return {str(topic.name): len(topic.partitions) for topic in answer.topics if topic.partitions}
 
 
 async def log_ranges(
-    client: Client, partitions: Iterable[TopicPartition], deadline: float
+    client: Client, partitions: Collection[TopicPartition], deadline: float
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
     """One outcome a partition, asked of its leader, twice: where the log begins, and then where it ends. Raises only if
-    no broker was ever reached."""
+    no broker was ever reached. Nobody is asked about a topic whose name Kafka cannot have."""
     leaders = Leaders(client)
-    asked = list(dict.fromkeys(partitions))
+    found: dict[TopicPartition, LogRange | OffsetMgrError] = {
+        tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
+        for tp in partitions
+        if not can_be_a_topic(tp.topic)
+    }
+    asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
     starts = await _edge(client, leaders, asked, EARLIEST, deadline)
     ends = await _edge(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
-    found: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     for tp in asked:
         start, end = starts[tp], ends.get(tp)
         if isinstance(start, OffsetMgrError):
