@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, TypeAlias
 
 _BROKER_PARTITION: Final = re.compile("(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})")
+_TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 
 
 class BrokerPartition(int):
@@ -87,6 +88,12 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def can_be_a_topic(name: str) -> bool:
+    """Whether Kafka would make a topic of this name (``Topic.validate``). An offset may be committed for any name where
+    the store does not look: no broker need be asked about the log of such a one."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class OffsetAndMetadata(NamedTuple):

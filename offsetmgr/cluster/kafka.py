@@ -29,7 +29,14 @@ from offsetmgr.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from offsetmgr.model import BrokerPartition, GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.model import (
+    BrokerPartition,
+    GroupDescription,
+    GroupMember,
+    LogRange,
+    TopicPartition,
+    can_be_a_topic,
+)
 from offsetmgr.wire.errors import kafka_error
 
 T = TypeVar("T")
@@ -229,7 +236,7 @@ class KafkaCluster:
         return self._admin.cluster_id
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        wanted = None if names is None else set(names)
+        wanted = None if names is None else set(filter(can_be_a_topic, names))
         if wanted is not None and not wanted:
             return {}
         client = self._admin.client()
@@ -324,10 +331,16 @@ class KafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
+        # With one such name in a call librdkafka waits out the time-out, and answers for none of the others.
+        answers |= {tp: _no_such_name(tp) for tp in partitions if not can_be_a_topic(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
             answers |= {tp: v if isinstance(v, OffsetMgrError) else _told(v, tp) for tp, v in found.items()}
         return answers
+
+
+def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
 
 
 def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:

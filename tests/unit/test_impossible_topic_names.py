@@ -1,0 +1,54 @@
+"""Offsets of topics that Kafka cannot have: told at once, and nobody is asked. (`manager serve` takes such commits.)"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.errors import UnknownTopicOrPartition
+from offsetmgr.model import TopicPartition, can_be_a_topic
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.logranges import log_ranges, partition_counts
+from offsetmgr.wire.security import Security
+
+NOBODY = "127.0.0.1:1"
+IMPOSSIBLE = ["", ".", "..", "a b", "a/b", "ü", "a\n", "a\udc80", "x" * 250]
+PARTITIONS = [TopicPartition(name, 0) for name in IMPOSSIBLE]
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_names_that_kafka_refuses(name: str) -> None:
+    assert not can_be_a_topic(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "A.b_c-9", "__consumer_offsets", "x" * 249])
+def test_names_that_kafka_takes(name: str) -> None:
+    assert can_be_a_topic(name)
+
+
+def test_a_cluster_that_cannot_be_reached_still_has_no_log_of_them() -> None:
+    with KafkaCluster(NOBODY) as cluster:
+        found = cluster.log_ranges(PARTITIONS)
+        at_times = cluster.offsets_for_time(PARTITIONS, 0)
+        assert cluster.topics(IMPOSSIBLE) == {}
+
+    assert list(found) == PARTITIONS
+    assert {type(outcome) for outcome in (*found.values(), *at_times.values())} == {UnknownTopicOrPartition}
+    assert str(found[TopicPartition("a b", 0)]) == "a b-0: no topic of Kafka can have this name"
+
+
+def test_neither_are_brokers_asked_over_our_own_connections() -> None:
+    async def run() -> None:
+        client = Client(NOBODY, Security.of({}))
+        deadline = asyncio.get_running_loop().time() + 10
+        try:
+            assert await partition_counts(client, IMPOSSIBLE, deadline) == {}
+            found = await log_ranges(client, PARTITIONS, deadline)
+        finally:
+            await client.close()
+        assert {type(outcome) for outcome in found.values()} == {UnknownTopicOrPartition}
+        assert list(found) == PARTITIONS
+
+    asyncio.run(run())
