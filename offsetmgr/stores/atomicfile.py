@@ -115,7 +115,7 @@ def reason(error: OSError) -> str:
 
 
 def _exists(what: str) -> FileFailure:
-    return FileFailure(what, "exists already", "choose another name, or add --overwrite")
+    return FileFailure(what, "exists already", "choose another name")
 
 
 def _sync_folder(folder: Path) -> None:

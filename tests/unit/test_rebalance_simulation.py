@@ -416,6 +416,12 @@ def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
+def test_a_picture_is_kept_in_a_new_file_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(tmp_path, group(A, owners=owned(a="orders:0,1,2,3,4")))
+    _, err = printed(capsys, "--from-file", file, "--save", file, code=1)
+    assert err.splitlines() == [f"error: file {file}: exists already", "hint: choose another name"]
+
+
 def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "members.json"
     file.write_text(json.dumps(LISTED[:1]))
