@@ -93,8 +93,10 @@ class Request:
         submit: Callable[[list[Row]], None],
         look: Callable[[list[Row]], Progress],
         undo: str | None = None,
+        give_up: str | None = None,
     ) -> int:
-        """The whole way; ``do`` says what happens, as in "elect 3 leaders". The exit code."""
+        """The whole way; ``do`` says what happens, as in "elect 3 leaders", ``give_up`` how to end what is left open.
+        The exit code."""
         todo = self.todo
         self.tell_refusals()
         if not execute or not todo:
@@ -115,7 +117,10 @@ class Request:
         if undo:
             note(f"undo: {undo}")
         seen = self._watch(todo, wait_s, look)
-        return self._report(todo, seen, wait_s, output) or (FAILED if self.refused else 0)
+        code = self._report(todo, seen, wait_s, output)
+        if code and give_up and (seen is None or not seen.ended):
+            note(f"hint: where it never ends, take it back: {give_up}")
+        return code or (FAILED if self.refused else 0)
 
     @staticmethod
     def _left_alone(row: Row) -> tuple[str, str]:

@@ -56,15 +56,18 @@ def elect(
         why = "both --topic and --all-topics are given" if all_topics else "none is named"
         raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs, :0,1), or --all-topics")
     session = connect.zookeeper("zk elect")
-    chosen = _chosen(session, topic or [])
+    chosen, unreadable = _chosen(session, topic or [])
     state = read_state(session, {tp.topic for tp in chosen})
     steps = plan_election(state, chosen)
     request = Request(
         "zk elect",
         ELECTION,
         (
-            Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.wanted, s.refused, _led(s.wanted))
-            for s in steps
+            *(Row(name, (name, None, None, None), False, error) for name, error in unreadable.items()),
+            *(
+                Row(str(s.partition), (*s.partition, s.leader, s.preferred), s.wanted, s.refused, _led(s.wanted))
+                for s in steps
+            ),
         ),
         whole=False,
     )
@@ -86,8 +89,11 @@ def _led(wanted: bool) -> str:
     return "" if wanted else "leads already"
 
 
-def _chosen(session: ZookeeperSession, texts: list[str]) -> list[TopicPartition]:
-    """The partitions that --topic means (without any, all). Raises `UnknownTopicOrPartition` where it means none."""
+def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPartition], dict[str, OffsetMgrError]]:
+    """The partitions that --topic means (without any, all), and the topics of which it cannot be told which they have.
+
+    Raises `UnknownTopicOrPartition` where it means none.
+    """
     from offsetmgr.model import TopicPartition
     from offsetmgr.operations.selection import TopicSelection
     from offsetmgr.zookeeper.admin.reading import read_state, topic_names
@@ -98,17 +104,22 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> list[TopicPartition]
     state = read_state(session, wanted)
     there: dict[str, int] = {}
     partitions: list[TopicPartition] = []
+    unreadable: dict[str, OffsetMgrError] = {}
     for name in wanted:
         try:
             numbers = state.topic(name).partitions
         except UnknownTopicOrPartition:  # it has gone since the names were read
             continue
+        except OffsetMgrError as error:
+            unreadable[name] = error
+            continue
         there[name] = len(numbers)
         partitions += [TopicPartition(name, number) for number in numbers]
-    found = selection.expand(there, partitions)
-    if not found:
+    readable = [text for text in texts if TopicSelection.parse([text]).patterns[0].name not in unreadable]
+    found = TopicSelection.parse(readable).expand(there, partitions) if readable or not texts else []
+    if not found and not unreadable:
         raise UnknownTopicOrPartition(" ".join(texts) or "--all-topics", f"no topic of {session.connect} matches")
-    return found
+    return found, unreadable
 
 
 @app.command("reassign")
@@ -149,6 +160,7 @@ def reassign(
     from offsetmgr.zookeeper.admin.carryout import submit
     from offsetmgr.zookeeper.admin.reading import read_state
     from offsetmgr.zookeeper.admin.reassignment import (
+        cancel_command,
         decode_reassignment,
         encode_reassignment,
         plan_reassignment,
@@ -201,7 +213,19 @@ def reassign(
         return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
 
     do = f"give {count_of(len(request.todo), 'partition')} other replicas"
-    _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look, undo=undo))
+    _finish(
+        request.run(
+            do=do,
+            execute=execute,
+            yes=yes,
+            wait_s=wait,
+            output=output,
+            submit=ask,
+            look=look,
+            undo=undo,
+            give_up=cancel_command(str(image), connect.bootstrap()),
+        )
+    )
 
 
 def _content(path: Path) -> bytes:

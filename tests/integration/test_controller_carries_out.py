@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from offsetmgr.zookeeper.admin.carryout import submit
 from offsetmgr.zookeeper.admin.reading import read_state
 from offsetmgr.zookeeper.admin.state import AssignedPartition
 from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create
+from offsetmgr.zookeeper.transactions import Create, Delete, State
 
 pytestmark = pytest.mark.servers
 
@@ -156,6 +157,10 @@ def test_a_reassignment_with_one_thing_wrong_changes_nothing(
     before = as_assigned(session, topic)
     first = before["partitions"][0]["replicas"]
     moves = write(tmp_path / "moves.json", topic, {0: first[::-1], 1: [1, 7], 9: [1, 2]})
+    own = session.get(paths.broker(0))
+    assert own is not None
+    left_over = session.transaction([Create(paths.broker(7), own.data)])  # persistent, as no broker makes it
+    assert left_over.state is State.COMMITTED
 
     outcomes = rows(
         commands,
@@ -163,6 +168,7 @@ def test_a_reassignment_with_one_thing_wrong_changes_nothing(
         *("--execute", "--yes"),
         code=1,
     )
+    assert session.transaction([Delete(paths.broker(7), 0)]).state is State.COMMITTED
 
     assert [(row["partition"], row["outcome"], row["note"]) for row in outcomes] == [
         (0, "not done", "another part is refused"),
@@ -202,6 +208,41 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
     with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):
         submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], judged, [topic])
     assert session.get(paths.REASSIGN_PARTITIONS) is None
+
+
+def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
+    trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
+) -> None:
+    topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
+    state = read_state(session, [topic])
+    before = state.topic(topic).partitions[0].replicas
+    target = next(b for b in trio.brokers if b.broker_id not in (*before, state.controller))
+    controller = trio.brokers[state.controller or 0].bootstrap
+    moves, image = write(tmp_path / "moves.json", topic, {0: [target.broker_id]}), tmp_path / "before image.json"
+    asked = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--bootstrap-server", controller, "--execute", "--yes")
+
+    target.freeze()  # it counts as alive for a while, and never comes into sync
+    try:
+        moving = commands.run(
+            *asked,
+            *("--reassignment-json-file", str(moves), "--before-image", str(image), "--wait", "0.5"),
+            code=1,
+        )
+        undo = commands.run(*asked, "--reassignment-json-file", str(image), code=1)
+        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
+        (told,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: where it never ends"))
+        command, *arguments = shlex.split(told.partition("take it back: ")[2])
+        kafkas = java_tool("kafka-3.9", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments)
+        wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the controller has given it up")
+        back = assigned(session, topic)[0]
+    finally:
+        target.thaw()
+
+    assert command == "kafka-reassign-partitions.sh"
+    assert "one is under way" in undo.stderr
+    assert "take it back: kafka-reassign-partitions.sh" in undo.stderr
+    assert "Successfully cancelled partition reassignment" in kafkas.stdout, kafkas.stdout + kafkas.stderr
+    assert (back.replicas, back.moving) == (before, False)
 
 
 def test_a_controller_that_goes_in_the_middle_is_followed_to_the_next_one(
@@ -299,6 +340,47 @@ def test_a_controller_that_deletes_no_topics_is_found_out_before_or_after(
     assert f"failed: {topic}: the controller has dropped the request" in after.stderr
     with ZookeeperSession(keeper.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
         assert read_state(session, [topic]).partition(TopicPartition(topic, 0)).replicas == (0,)
+
+
+def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
+    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    """A ZooKeeper that says what a controller would have written; what becomes of its request is not looked at."""
+    commands = Commands(tmp_path)
+    address = f"{zookeeper.connect}/{unique}"
+    state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[0,1]}'
+    folders = ("", "/admin", "/brokers", "/brokers/ids", "/brokers/topics")
+    of_good = ("/brokers/topics/good/partitions", "/brokers/topics/good/partitions/0")
+    broker = b'{"version":1,"host":"h","port":9092,"timestamp":"1"}'
+    with ZookeeperSession(zookeeper.connect, ConnectionConfig(timeout_ms=20_000)) as session:
+        planted = session.transaction(
+            [
+                *(Create(f"/{unique}{path}") for path in folders),
+                Create(f"/{unique}/controller", b'{"version":1,"brokerid":1,"timestamp":"1"}', ephemeral=True),
+                *(Create(f"/{unique}/brokers/ids/{n}", broker, ephemeral=True) for n in (0, 1)),
+                Create(f"/{unique}/brokers/topics/bad", b'{"version":99,"partitions":{"0":[0]}}'),
+                Create(f"/{unique}/brokers/topics/good", b'{"version":1,"partitions":{"0":[0,1]}}'),
+                *(Create(f"/{unique}{path}") for path in of_good),
+                Create(f"/{unique}/brokers/topics/good/partitions/0/state", state),
+            ]
+        )
+        assert planted.state is State.COMMITTED
+        asked = ("elect", "--zookeeper", address)
+
+        alone = commands.run("zk", *asked, "--topic", "bad", code=1)
+        both = rows(commands, *asked, "--topic", "bad", "--topic", "go*", "--topic", "good:0", code=1)
+        done = commands.run("zk", *asked, "--all-topics", "--execute", "--yes", "--wait", "0", code=1)
+        request = session.get(f"/{unique}/admin/preferred_replica_election")
+
+    assert "error: ZooKeeper node /brokers/topics/bad: is of version 99" in alone.stderr
+    assert [(row["topic"], row["partition"], row["leader"], row["preferred"]) for row in both] == [
+        ("bad", None, None, None),
+        ("good", 0, 1, 0),
+    ]
+    assert both[0]["note"].startswith("refused: is of version 99")
+    assert request is not None
+    assert json.loads(request.data) == {"version": 1, "partitions": [{"topic": "good", "partition": 0}]}
+    assert "error: ZooKeeper node /brokers/topics/bad: is of version 99" in done.stderr
 
 
 def test_without_brokers_nobody_is_asked(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from offsetmgr.errors import AdminRefused, MalformedData, UnknownTopicOrPartition, Unreadable, UsageError
+from offsetmgr.errors import AdminRefused, MalformedData, NotAuthorized, UnknownTopicOrPartition, Unreadable, UsageError
 from offsetmgr.model import TopicPartition
 from offsetmgr.zookeeper.admin import deletion, election, reassignment
+from offsetmgr.zookeeper.admin.reading import live_brokers
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
+from offsetmgr.zookeeper.jute import NodeData
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 
@@ -31,6 +33,29 @@ def partition(
     *replicas: int, leader: int | None = None, isr: tuple[int, ...] = (), **more: object
 ) -> AssignedPartition:
     return AssignedPartition(replicas, leader, isr or replicas, **more)  # type: ignore[arg-type]
+
+
+def test_only_a_broker_of_its_own_session_that_can_be_read_is_alive() -> None:
+    """Another's node below ``/brokers/ids`` would take replicas that nobody ever holds."""
+    text = b'{"version":1,"host":"h","port":9092}'
+
+    def node(data: bytes, *, version: int = 0, session: int = 0x1F) -> NodeData:
+        return NodeData(data, 1, 0, 0, version, session)
+
+    names = ["0", "1", "2", "3", "4", "x", "5"]
+    nodes = [
+        node(text, version=3),
+        node(text, session=0),
+        node(b""),
+        node(b'{"version":4}'),
+        None,
+        node(text),
+        node(b"h-1700000000000:h:9092"),
+    ]
+
+    assert live_brokers(names, nodes) == {0: 3, 5: 0}
+    with pytest.raises(NotAuthorized):
+        live_brokers(["0"], [NotAuthorized("ZooKeeper node /brokers/ids/0")])
 
 
 # --- election -------------------------------------------------------------------------------------
@@ -137,8 +162,10 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
     assert moving.refused is not None and moving.refused.why == "it is being reassigned already"
     assert str(missing.refused) == "partition orders-1: topic orders has no partition 1"
     assert isinstance(elsewhere.refused, UnknownTopicOrPartition)
-    with pytest.raises(AdminRefused, match="reassign_partitions holds 1 partitions"):
+    with pytest.raises(AdminRefused, match="reassign_partitions holds 1 partitions") as under_way:
         reassignment.plan_reassignment(cluster(partition(0, 1), reassignment=frozenset({P0})), {P0: (1, 2)})
+    cancelled = "--reassignment-json-file FILE --cancel --preserve-throttles"
+    assert cancelled in under_way.value.hint and cancelled in moving.refused.hint
     with pytest.raises(UsageError, match="no partition is named"):
         reassignment.plan_reassignment(state, {})
 

@@ -14,6 +14,7 @@ from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
 from offsetmgr.zookeeper.jute import NodeData
 from offsetmgr.zookeeper.nodes.admin import parse_reassignments
+from offsetmgr.zookeeper.nodes.brokers import parse_broker
 from offsetmgr.zookeeper.nodes.cluster import parse_controller
 from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
 from offsetmgr.zookeeper.session import ZookeeperSession
@@ -36,22 +37,37 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
     )
     deletions = session.children(paths.DELETE_TOPICS)
     brokers = session.children(paths.BROKER_IDS) or []
-    versions = session.get_many([f"{paths.BROKER_IDS}/{name}" for name in brokers])
+    registrations = session.get_many([f"{paths.BROKER_IDS}/{name}" for name in brokers])
     leader = None if (node := _node(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
     pending = _node(reassignment)
     return AdminState(
         controller=None if leader is None else leader.broker_id,
         kraft=leader is not None and leader.kraft_epoch is not None,
-        brokers={
-            int(name): node.version
-            for name, found in zip(brokers, versions, strict=True)
-            if (node := _node(found)) is not None and name.isdecimal()
-        },
+        brokers=live_brokers(brokers, registrations),
         topics=_topics(session, sorted(set(topics))),
         deletions=frozenset(deletions or ()),
         reassignment=None if pending is None else _pending(pending),
         election=_node(election) is not None,
     )
+
+
+def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
+    """The ids below ``/brokers/ids`` that are live brokers -> version of their node.
+
+    A node that is persistent or says nothing that can be understood is no broker's, and would never carry a replica:
+    the controller would wait for it for ever. Raises the error of a node that could not be read.
+    """
+    alive: dict[int, int] = {}
+    for name, found in zip(names, nodes, strict=True):
+        node = _node(found)
+        if node is None or not node.ephemeral_owner or not (name.isascii() and name.isdecimal()):
+            continue
+        try:
+            parse_broker(f"{paths.BROKER_IDS}/{name}", int(name), node.data, [])
+        except Unreadable:
+            continue
+        alive[int(name)] = node.version
+    return alive
 
 
 def _node(found: NodeData | OffsetMgrError | None) -> NodeData | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any, NamedTuple
 
 from offsetmgr.errors import AdminRefused, MalformedData, OffsetMgrError, UsageError
@@ -17,6 +18,19 @@ from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progr
 
 Assignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""
+
+
+def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
+    """How one that is under way is taken back: by the brokers alone (KIP-455). ``file`` names its partitions: what was
+    asked for, or the before-image.
+
+    A controller (3.9.1) does not look at the node again while it works on it, whether the node is set, or deleted and
+    made anew: its partitions stay half-way until it, or another controller, has ended what it began.
+    """
+    return (
+        f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "
+        f"--reassignment-json-file {quote(file)} --cancel --preserve-throttles"
+    )
 
 
 class ReassignmentStep(NamedTuple):
@@ -102,7 +116,8 @@ def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bo
         raise AdminRefused(
             what,
             f"one is under way: {paths.REASSIGN_PARTITIONS} holds {len(state.reassignment)} partitions",
-            "wait until it is done",
+            f"wait until it is done; where it never will be, take it back: {cancel_command()}, "
+            "FILE being what was asked for, or its before-image",
         )
     if not wanted:
         raise UsageError(what, "no partition is named")
@@ -123,7 +138,7 @@ def _obstacle(
 ) -> OffsetMgrError | None:
     what = f"partition {tp}"
     if found.moving:
-        return AdminRefused(what, "it is being reassigned already", "wait until that is done")
+        return AdminRefused(what, "it is being reassigned already", f"wait until that is done, or: {cancel_command()}")
     if tp.topic in state.deletions:
         return AdminRefused(what, f"topic {tp.topic} is being deleted")
     if not after:
