@@ -12,7 +12,7 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.errors import GroupNotFound, UsageError
+from offsetmgr.errors import GroupNotFound, Unreadable, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
@@ -75,11 +75,17 @@ def check(
     since = None if unused_since is None else _date(unused_since)
     session = connect.zookeeper("zk check")
     cluster = connect.cluster_or_none()
-    if cluster is not None:
-        _refuse_other_cluster(session, cluster)
+    untold = cluster is not None and not _of_one_cluster(session, cluster)
 
     def once() -> int:
-        known = sorted(session.children(paths.CONSUMERS) or [])
+        consumers = session.children(paths.CONSUMERS)
+        if consumers is None and session.children(paths.BROKERS) is None:
+            raise Unreadable(
+                f"ZooKeeper at {session.connect}",
+                f"there is neither {paths.CONSUMERS} nor {paths.BROKERS}: nothing is here to check",
+                "is the chroot right?",
+            )
+        known = sorted(consumers or [])
         chosen = _chosen(names, known, session.connect)
         checking = Check(
             session,
@@ -97,7 +103,7 @@ def check(
         if not known:
             note(nothing_in(f"zookeeper://{session.connect}", "groups"))
         note(_verdict(len(chosen), counts))
-        return FAILED if counts else 0
+        return FAILED if counts or untold else 0
 
     if code := watching(once, watch, count):
         raise typer.Exit(code)
@@ -114,17 +120,23 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
     return matching_groups(names, known)
 
 
-def _refuse_other_cluster(session: ZookeeperSession, cluster: Cluster) -> None:
-    """Raises `UsageError` where the brokers are of another cluster than this ZooKeeper: every offset would be wrong."""
+def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
+    """Whether brokers and ZooKeeper are known to be of one cluster; where that cannot be told, a note says so.
+
+    Raises `UsageError` where they are of different ones: every offset would be judged by another log.
+    """
     from offsetmgr.zookeeper import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 
     node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
     if node is None or theirs is None:
-        note("not checked: whether brokers and ZooKeeper are of one cluster (one of them has no cluster id)")
-    elif (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
+        who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
+        note(f"not checked: whether brokers and ZooKeeper are of one cluster ({who} no cluster id): no verdict")
+        return False
+    if (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
         why = f"the brokers are of cluster {theirs}, ZooKeeper is of {ours}"
         raise UsageError("--bootstrap-server", why, "name the brokers that use this ZooKeeper, and its chroot")
+    return True
 
 
 def _date(text: str) -> int:

@@ -156,6 +156,28 @@ def test_partitions_of_a_group_that_is_stopped_need_no_owner(cluster: Cluster, s
     assert found(session) == []
 
 
+def test_a_member_that_is_persistent_is_no_live_one(cluster: Cluster, session: ZookeeperSession) -> None:
+    cluster.register("ghost", "ghost_db-9", ephemeral=False)
+    cluster.group("haunted", owned=2)
+    cluster.register("haunted", "haunted_x y", ephemeral=False)
+
+    findings = found(session)
+
+    assert [(finding.group, finding.code, finding.severity, finding.path) for finding in findings] == [
+        ("ghost", "member-persistent", "error", "/consumers/ghost/ids/ghost_db-9"),
+        ("haunted", "member-persistent", "error", "/consumers/haunted/ids/haunted_x y"),
+        ("haunted", "no-owner", "error", "/consumers/haunted/owners/orders"),
+    ]
+    assert findings[0].text == (
+        "is persistent: no consumer is behind it, and members leave it a share that nobody consumes"
+    )
+    assert (
+        findings[1].todo == "delete the node: zookeeper-shell.sh ZOOKEEPER delete '/consumers/haunted/ids/haunted_x y'"
+    )
+    assert "though 1 live member subscribes to it" in findings[2].text
+    assert findings[2].todo == "delete the persistent member nodes first: the members leave them their share"
+
+
 def test_an_owner_that_is_persistent(cluster: Cluster, session: ZookeeperSession) -> None:
     member = cluster.group("stuck", owned=2)
     path = cluster.own("stuck", 2, f"{member}-0", ephemeral=False)
@@ -392,10 +414,12 @@ def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, sessio
         for _ in range(12):
             depth = chance.randrange(4)
             parts = [group, chance.choice(kinds), chance.choice(names), chance.choice(names)][: depth + 1]
+            members = parts[1:2] == ["ids"]
             path = "/consumers"
-            for part in parts:
+            for at, part in enumerate(parts[:3] if members else parts):
                 path = f"{path}/{part}"
-                created.setdefault(path, Create(path, payload()))
+                registered = members and at == 2 and chance.random() < 0.8  # else it is persistent
+                created.setdefault(path, Create(path, payload(), ephemeral=registered))
     nodes = list(created.values())
     for at in range(0, len(nodes), 400):
         assert session.transaction(nodes[at : at + 400]).state is State.COMMITTED
@@ -405,7 +429,8 @@ def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, sessio
 
     assert [one.group for one in checked] == groups, f"seed {seed}"
     codes = {finding.code for one in checked for finding in one.findings}
-    assert codes >= {"unreadable", "owner-persistent", "owner-of-other-group", "no-owner", "offsets-topic-gone"}
+    assert codes >= {"unreadable", "member-persistent", "owner-persistent", "owner-of-other-group", "no-owner"}
+    assert "offsets-topic-gone" in codes
     assert all(finding.sentence.startswith(f"/consumers/{one.group}") for one in checked for finding in one.findings)
 
 
@@ -546,6 +571,34 @@ def test_a_zookeeper_without_brokers_says_that_topics_were_not_checked(
         "not checked: owners of all partitions, and whether topics exist (there is no /brokers/topics here)"
         in done.stderr
     )
+
+
+def test_a_place_where_there_is_nothing_to_check_is_no_clean_one(
+    zookeeper: ZooKeeperServer, clients: list[KazooClient], unique: str, tmp_path: Path
+) -> None:
+    """As where the chroot is forgotten or misspelt: a gate must not open."""
+    clients[0].create(f"/{unique}/kafka/consumers", makepath=True)
+    commands = Commands(tmp_path)
+
+    wrong = commands.run("zk", "check", "--zookeeper", f"{zookeeper.connect}/{unique}", "--all-groups", code=1)
+    empty = commands.run("zk", "check", "--zookeeper", f"{zookeeper.connect}/{unique}/kafka", "--all-groups")
+
+    assert "there is neither /consumers nor /brokers: nothing is here to check" in wrong.stderr
+    assert "hint: is the chroot right?" in wrong.stderr
+    assert "checked 0 groups: nothing found" in empty.stderr
+
+
+def test_brokers_that_may_be_of_another_cluster_give_no_clean_verdict(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
+) -> None:
+    done = Commands(tmp_path).run(
+        *("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--group", CLEAN),
+        *("--bootstrap-server", kafka.bootstrap, "--settle", "0"),
+        code=1,
+    )
+
+    assert "not checked: whether brokers and ZooKeeper are of one cluster (ZooKeeper at" in done.stderr
+    assert "has no cluster id): no verdict" in done.stderr
 
 
 def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_gone(

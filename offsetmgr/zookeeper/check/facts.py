@@ -33,8 +33,9 @@ class GroupFacts:
 
     group: str
     members: tuple[RegistryMember, ...] = ()
+    """All that are registered; those of a persistent node are not `live`."""
     subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Member id -> topics that it wants streams of (patterns resolved); members that cannot be read are left out."""
+    """Member id -> topics that it wants streams of (patterns resolved); live members that can be read only."""
     owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     """Member id of an owner that is no member -> the other group that it is of, where there is one."""
@@ -42,6 +43,11 @@ class GroupFacts:
     created_ms: int | None = None
     """When the group's node was made; None where that is not known."""
     errors: Mapping[str, OffsetMgrError] = field(default_factory=dict)
+
+    @property
+    def live(self) -> tuple[RegistryMember, ...]:
+        """Members with a session. A persistent node stays when its process has gone, or was never a consumer's."""
+        return tuple(member for member in self.members if member.session_id)
 
     def owner_path(self, tp: TopicPartition) -> str:
         """The node that says who owns a partition, which may be one of 0.7."""

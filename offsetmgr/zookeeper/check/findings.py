@@ -14,6 +14,7 @@ class Code(StrEnum):
     """What was found. Programs may rely on these texts."""
 
     NO_OWNER = "no-owner"
+    MEMBER_PERSISTENT = "member-persistent"
     OWNER_PERSISTENT = "owner-persistent"
     OWNER_SESSION = "owner-session"
     OWNER_NOT_MEMBER = "owner-not-member"
@@ -38,6 +39,7 @@ class Severity(StrEnum):
 
 SEVERITIES: Final = {
     Code.NO_OWNER: Severity.ERROR,
+    Code.MEMBER_PERSISTENT: Severity.ERROR,
     Code.OWNER_PERSISTENT: Severity.ERROR,
     Code.OWNER_SESSION: Severity.ERROR,
     Code.OWNER_NOT_MEMBER: Severity.ERROR,

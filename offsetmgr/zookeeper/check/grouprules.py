@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from shlex import quote
 
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
@@ -21,6 +22,7 @@ def check_group(
     """Everything that is wrong with one group; ``ranges`` and ``unused_since_ms`` None leave those rules out."""
     return [
         *unreadable(facts),
+        *left_over_members(facts),
         *without_owner(facts, cluster),
         *wrong_owners(facts),
         *unserved(facts, cluster),
@@ -46,7 +48,7 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
     for member in facts.members:
         if (broken := member.error) is not None:
             path = paths.member(facts.group, member.member_id)
-            text = f"cannot be read: {broken.why or broken.what}; what this live member subscribes to is not known"
+            text = f"cannot be read: {broken.why or broken.what}; what this member subscribes to is not known"
             yield Finding(Code.UNREADABLE, facts.group, path, text, _LOOK)
     for tp, owner in sorted(facts.owners.items()):
         if (broken := owner.error) is not None:
@@ -55,11 +57,21 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
             yield Finding(Code.UNREADABLE, facts.group, path, text, _LOOK, tp.topic, (tp.partition,))
 
 
+def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
+    """Registrations that no consumer made, or that stayed when it went: a consumer's node goes with its session."""
+    for member in facts.members:
+        if not member.session_id:
+            path = paths.member(facts.group, member.member_id)
+            text = "is persistent: no consumer is behind it, and members leave it a share that nobody consumes"
+            todo = f"delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
+            yield Finding(Code.MEMBER_PERSISTENT, facts.group, path, text, todo)
+
+
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
     """Live members that subscribe to topics which do not exist or have no leaders, or to nothing at all."""
     if cluster.topics is None:
         return
-    for member in facts.members:
+    for member in facts.live:
         topics = facts.subscriptions.get(member.member_id)
         if topics is None:
             continue
@@ -84,7 +96,7 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
     """A group without live members whose offsets nobody has written since. Where a part of it is not known, nothing
     is said: that part is a finding of its own."""
-    if facts.members or facts.errors or facts.created_ms is None:
+    if facts.live or facts.errors or facts.created_ms is None:
         return
     last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)
     if last < since_ms:

@@ -35,6 +35,7 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
         # an owner's node that could not be read owns its partition all the same
         missing = tuple(n for n in missing if f"{root}/{n}" not in facts.errors)
         if missing:
+            left_over = len(facts.live) < len(facts.members)
             who = "1 live member subscribes" if members == 1 else f"{members} live members subscribe"
             has = "has" if len(missing) == 1 else "have"
             yield Finding(
@@ -42,7 +43,9 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
                 facts.group,
                 root,
                 f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: nobody consumes them",
-                "look at the members' logs for a rebalance that failed; a restart of one member starts another",
+                "delete the persistent member nodes first: the members leave them their share"
+                if left_over
+                else "look at the members' logs for a rebalance that failed; a restart of one member starts another",
                 topic,
                 missing,
             )
@@ -55,7 +58,7 @@ def _hidden(facts: GroupFacts, root: str) -> bool:
 
 def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
     """Owners that are persistent, of another session, no members, or of another group."""
-    members = {member.member_id: member for member in facts.members}
+    members = {member.member_id: member for member in facts.live}
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):
         path = facts.owner_path(tp)

@@ -78,7 +78,7 @@ class GroupReader:
             errors[paths.owners(group)] = owners.error
         subscriptions: dict[str, frozenset[str]] = {}
         for member in members.members:
-            if member.error is None:
+            if member.error is None and member.session_id:
                 try:
                     subscriptions[member.member_id] = self._wanted(member)
                 except OffsetMgrError as error:  # a pattern that cannot be understood
