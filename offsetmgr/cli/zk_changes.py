@@ -52,6 +52,19 @@ def changes_of(
     return change
 
 
+def sized(picture: GroupPicture, grow: list[str] | None) -> GroupPicture:
+    """A picture without any topics, with those of ``--grow``: the first for a topic says how large it is, before anything
+    happens."""
+    from offsetmgr.zookeeper.simulation.changes import topic_grows
+
+    said: set[tuple[str, int | None]] = set()
+    for topic, count, broker in map(_growth, grow or []):
+        if (topic, broker) not in said:
+            said.add((topic, broker))
+            picture = topic_grows(picture, topic, count, broker)
+    return picture
+
+
 def _subscription(picture: GroupPicture, like: str | None, topics: list[str] | None) -> Subscription:
     from offsetmgr.zookeeper.simulation.changes import member_named, usual_subscription
     from offsetmgr.zookeeper.subscription import Subscription

@@ -13,7 +13,7 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import Connect, Format, connected
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.cli.zk_changes import changes_of
+from offsetmgr.cli.zk_changes import changes_of, sized
 from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, tell, write_owners, write_prediction
 from offsetmgr.errors import FileFailure, UsageError
 
@@ -112,6 +112,8 @@ def rebalance(
             raise UsageError(
                 f"file {from_file}", "does not say who owns what, so nothing can be compared", "add --simulate"
             )
+        if kept.owners is None and not kept.topics:  # a list of members
+            kept = sized(kept, grow)
         settle = 0
 
         def pictured() -> GroupPicture:

@@ -426,8 +426,14 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
     file = tmp_path / "members.json"
     file.write_text(json.dumps(LISTED[:1]))
     out, told = printed(capsys, "--from-file", str(file), "--simulate", "--grow", "orders=3", "--format", "csv")
-    assert out.splitlines()[1:] == [f"{A},,0,3,0,3,0,,orders:0-2"]
+    assert out.splitlines()[1:] == [f"{A},,3,3,3,0,0,orders:0-2,orders:0-2"]
     assert told.splitlines()[0] == "before: computed, for the file does not say who owns what"
+    sizes = ("--grow", "orders=3", "--grow", "orders=4")
+    out, told = printed(
+        capsys, "--from-file", str(file), "--simulate", *sizes, "--join", "g_x", "--topic", "orders", "--format", "csv"
+    )
+    assert out.splitlines()[1:] == [f"{A},,3,2,2,0,1,orders:0-2,orders:0-1", "g_x,joins,0,2,0,2,0,,orders:2-3"]
+    assert told.endswith("4 partitions: 2 stay, 1 move to another member, 1 had no owner\n")
     _, told = printed(capsys, "--from-file", str(file), "--simulate", "--format", "csv")
     assert told.splitlines()[-1] == "no partitions of topic orders are known"
 
