@@ -53,8 +53,7 @@ def changes_of(
 
 
 def sized(picture: GroupPicture, grow: list[str] | None) -> GroupPicture:
-    """A picture without any topics, with those of ``--grow``: the first for a topic says how large it is, before anything
-    happens."""
+    """A picture without topics, with those of ``--grow``: the first for a topic says how large it was before."""
     from offsetmgr.zookeeper.simulation.changes import topic_grows
 
     said: set[tuple[str, int | None]] = set()
