@@ -242,13 +242,20 @@ def dump(
     shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """What the owner of a shard holds in memory, as it would answer fetches."""
+    """What the owner of a shard holds in memory, as it would answer fetches; exit code 1 where it cannot read some."""
+    from offsetmgr.cli.manager_view import unread
     from offsetmgr.wire.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         rows = (tuple(row[column.name] for column in ENTRIES) for number in shard for row in running.dump(number))
         if not write_rows(ENTRIES, rows, output):
             note("nothing is committed there")
+        # Asked afterwards: the dump itself is what looks at every value.
+        hidden = {number: unread(owned) for number in shard if (owned := running.owned(number)) and unread(owned)}
+    for number, count in hidden.items():
+        note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")
+    if hidden:
+        raise typer.Exit(FAILED)
 
 
 def _managers(connect: Connect) -> str:

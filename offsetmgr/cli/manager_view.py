@@ -33,8 +33,11 @@ SHARDS: Final = (
     Column("loaded", right=True, optional=True),
     Column("standbys", right=True),
     Column("standby_lag", right=True, title="STANDBY LAG"),
+    Column("unreadable", right=True),
     Column("error", optional=True),
 )
+
+_UNREAD: Final = [column.name for column in SHARDS].index("unreadable")
 
 
 def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
@@ -71,7 +74,21 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
         lags = [shard["lag"] for shard in standbys]
         lag = None if not lags or None in lags else max(lags)
         if not owners:
-            yield (partition, seen[0][1]["slot"], None, None, None, None, None, None, None, len(standbys), lag, None)
+            yield (
+                partition,
+                seen[0][1]["slot"],
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                len(standbys),
+                lag,
+                None,
+                None,
+            )
             continue
         for report, shard in owners:  # two claim it for a moment while it moves: both are shown
             loading = shard["state"] == "LOADING" and shard["load_total"]
@@ -87,6 +104,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 f"{100 * shard['load_read'] // shard['load_total']}%" if loading else None,
                 len(standbys),
                 lag,
+                unread(shard),
                 shard["last_error"] or None,
             )
 
@@ -109,6 +127,17 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
     resting = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
     if resting:
         yield f"{len(resting)} shards are not served yet: {_numbers(resting)}"
+    for row in rows:
+        if row[_UNREAD]:
+            yield (
+                f"shard {row[0]}: its owner cannot read {row[_UNREAD]} records, so groups may look as if they had"
+                " committed nothing; its log names them"
+            )
+
+
+def unread(shard: Mapping[str, Any]) -> int:
+    """Records of a shard that its owner cannot read: values, and keys of versions that it does not know."""
+    return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # an older manager does not tell
 
 
 def serves_a_topic(status: Mapping[str, Any]) -> bool:

@@ -55,6 +55,18 @@ class Reading:
                 answers.append((partition, -1, -1, "", UNKNOWN_SERVER_ERROR))
         return topic, answers
 
+    def survey(self) -> None:
+        """Finds the values of versions that are not known, without decoding all others: of each version (the first two
+        bytes, in every format) one that can be read speaks for all."""
+        known: set[bytes] = set()
+        for group in self._table.groups():
+            for topic, values in self._table.topics(group).items():
+                if known.issuperset({raw[:2] for raw in values.values()}):
+                    continue
+                for partition, raw in values.items():
+                    if raw[:2] not in known and self.value(group, topic, partition, raw) is not None:
+                        known.add(raw[:2])
+
     def offset(self, group: str, topic: str, partition: int) -> int:
         """A single committed offset, -1 for none. Raises `Unreadable`, `UnknownVersion`."""
         raw = self._table.topics(group).get(topic, {}).get(partition)

@@ -95,17 +95,22 @@ class Shard:
     @property
     def problems(self) -> Sequence[str]:
         """What was found that breaks its format, by name. A value is looked at when somebody asks for it (a fetch, a
-        dump, an expiry pass), so it may be in the log for a while before it is here."""
+        dump, an expiry pass, a `survey`), so it may be in the log for a while before it is here."""
         return self._table.problems
 
     @property
     def unreadable(self) -> int:
-        """How many such records were met."""
+        """How many keys have such a record at present, as far as was looked."""
         return self._table.unreadable
 
     @property
+    def unknown_keys(self) -> int:
+        """How many keys are skipped because we do not know their version."""
+        return self._table.unknown_keys
+
+    @property
     def unknown_versions(self) -> Mapping[int, int]:
-        """How many records were skipped because their key has a version that we do not know, by version."""
+        """The same by version."""
         return self._table.unknown_versions
 
     @property
@@ -140,6 +145,10 @@ class Shard:
         The empty group id is a group like any other here, as in Kafka.
         """
         return self._reading.fetch(request)
+
+    def survey(self) -> None:
+        """Looks for values of versions that are not known; they are in `problems` afterwards. For the end of a load."""
+        self._reading.survey()
 
     # --- commits -----------------------------------------------------------------------------------
 

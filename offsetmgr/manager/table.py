@@ -36,10 +36,7 @@ class OffsetTable:
         self._aliases: dict[tuple[str, str], set[bytes]] = {}
         self._last_active: dict[str, int | None] = {}
         self._named: dict[bytes, str] = {}
-        self.unreadable = 0
-        """Records met that break their format."""
-        self.unknown_versions: Counter[int] = Counter()
-        """Records skipped, by the version of their key."""
+        self._unknown: dict[bytes, int] = {}
         self.offset_count = 0
 
     # --- what it holds -----------------------------------------------------------------------------
@@ -79,15 +76,28 @@ class OffsetTable:
     @property
     def problems(self) -> Sequence[str]:
         """What could not be read, by name: at most `MOST_PROBLEMS`, without those that were overwritten since."""
-        return tuple(self._named.values())
+        return tuple(text for text in self._named.values() if text)
+
+    @property
+    def unreadable(self) -> int:
+        """How many keys have a record that was found to break its format, or whose value has a version that is not
+        known; those that were overwritten since are not among them."""
+        return len(self._named)
+
+    @property
+    def unknown_keys(self) -> int:
+        """How many keys were skipped because of their version, without those that were deleted since."""
+        return len(self._unknown)
+
+    @property
+    def unknown_versions(self) -> Mapping[int, int]:
+        """The same by version."""
+        return Counter(self._unknown.values())
 
     def note(self, key: bytes, name: str, error: Exception) -> None:
         """Names and counts an unreadable record, once."""
-        if key in self._named:
-            return
-        self.unreadable += 1
-        if len(self._named) < MOST_PROBLEMS:
-            self._named[key] = f"{name}: {error}"
+        if key not in self._named:
+            self._named[key] = f"{name}: {error}" if len(self._named) < MOST_PROBLEMS else ""
 
     # --- its keys ----------------------------------------------------------------------------------
 
@@ -188,7 +198,10 @@ class OffsetTable:
             self.note(key, f"key {_shown(key)}", error)
             return
         if isinstance(decoded, UnknownKey):
-            self.unknown_versions[decoded.version] += 1
+            if value is None:
+                self._unknown.pop(key, None)
+            else:
+                self._unknown[key] = decoded.version
         elif isinstance(decoded, GroupKey):
             self._apply_group(key, decoded.group, value)
 

@@ -40,6 +40,14 @@ class Managers:
         """Every manager's status, asked all at once. Raises as `offsetmgr.wire.inspection.managers`."""
         return self._runner.run(self._reports())
 
+    def owned(self, partition: int) -> Mapping[str, Any] | None:
+        """A shard as its owner tells of it now; None where no manager owns it."""
+        for report in self.reports():
+            for shard in (report.status or {}).get("shards", ()):
+                if shard["partition"] == partition and shard["role"] == "owner":
+                    return dict(shard)
+        return None
+
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
         """What the owner of a shard holds, sorted by group, topic and partition, asked for page by page.
 

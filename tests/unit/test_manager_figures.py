@@ -9,7 +9,7 @@ import logging
 
 import pytest
 
-from offsetmgr.cli.manager_view import alarms
+from offsetmgr.cli.manager_view import SHARDS, alarms, shard_rows
 from offsetmgr.errors import NotAuthorized, NotCoordinator, Unreachable, UsageError
 from offsetmgr.server.http import HttpEndpoint, Page, text
 from offsetmgr.server.logs import start_logging
@@ -116,10 +116,23 @@ def test_managers_without_shards_are_an_alarm_unless_a_store_is_behind_them(stor
 
 def test_a_manager_without_a_lease_is_an_alarm_though_its_shards_say_active() -> None:
     shard = {"partition": 0, "slot": 0, "role": "owner", "state": "ACTIVE", "since": 0, "position": 1}
-    figures = {"offsets": 1, "groups": 1, "lag": 0, "last_error": "", "load_read": 1, "load_total": 1}
+    figures = {"offsets": 1, "groups": 1, "lag": 0, "last_error": "", "load_read": 1, "load_total": 1, "unreadable": 0}
     status = {**STATUS, "store": "topic t", "shards": [shard | figures]}
     assert not list(alarms([ManagerReport(1, Address("h", 1), status)]))
     assert "cannot reach" in " ".join(alarms([ManagerReport(1, Address("h", 1), {**status, "lease": False})]))
+
+
+def test_records_that_an_owner_cannot_read_are_an_alarm_and_a_column() -> None:
+    shard = {"partition": 2, "slot": 2, "role": "owner", "state": "ACTIVE", "since": 0, "position": 9}
+    figures = {"offsets": 2, "groups": 1, "lag": 0, "last_error": "", "load_read": 9, "load_total": 9}
+    unread = {"unreadable": 1, "unknown_keys": 3}
+    report = ManagerReport(1, Address("h", 1), {**STATUS, "store": "topic t", "shards": [shard | figures | unread]})
+    assert list(alarms([report])) == [
+        "shard 2: its owner cannot read 4 records, so groups may look as if they had committed nothing;"
+        " its log names them"
+    ]
+    [row] = shard_rows([report])
+    assert dict(zip([column.name for column in SHARDS], row, strict=True))["unreadable"] == 4
 
 
 def test_an_alarm_names_the_manager_once() -> None:

@@ -46,10 +46,28 @@ class TestReplaying:
 
     def test_unknown_versions_are_counted_and_the_rest_is_read(self, shard: Shard) -> None:
         shard.replay(0, b"v7|x", b"?")
-        shard.replay_newest({b"v7|y": b"?", b"v9|x": None, b"o|g|t|0": b"7,-1,0,-,"}, 4)
+        shard.replay_newest({b"v7|y": b"?", b"v9|x": b"?", b"o|g|t|0": b"7,-1,0,-,"}, 4)
 
-        assert shard.unknown_versions == {7: 2, 9: 1}
+        assert (shard.unknown_versions, shard.unknown_keys) == ({7: 2, 9: 1}, 3)
         assert fetched(shard, "g", 0)[0] == 7
+
+    def test_unknown_keys_are_counted_once_and_until_they_are_deleted(self, shard: Shard) -> None:
+        shard.replay(0, b"v7|x", b"?")
+        shard.replay(1, b"v7|x", b"?")
+        shard.replay(2, b"v7|y", b"?")
+        shard.replay(3, b"v7|y", None)
+
+        assert (shard.unknown_versions, shard.unknown_keys) == ({7: 1}, 1)
+
+    def test_a_survey_finds_values_of_unknown_versions_before_anybody_asks(self, shard: Shard) -> None:
+        shard.replay_newest({b"o|g|t|0": b"7,-1,0,-,", b"o|g|t|1": b"version 99", b"o|g|u|0": b"7,-1,0,-,"}, 3)
+        assert shard.unreadable == 0
+        shard.survey()
+        shard.survey()
+
+        assert shard.unreadable == 1
+        [problem] = shard.problems
+        assert problem.startswith("g/t-1: value")
 
     def test_an_unreadable_key_is_named(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|x", b"7,-1,0,-,")

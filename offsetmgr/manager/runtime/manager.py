@@ -41,6 +41,8 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _logger: Final = logging.getLogger(__name__)
+_NAMED: Final = 5
+"""So many offsets of a fetch that cannot be read are named in the log."""
 
 
 class ManagerRuntime:
@@ -249,7 +251,11 @@ class ManagerRuntime:
         if shard is None:
             return FetchResponse(self._refusal(partition))
         self.counters.fetches += 1
+        known = shard.unreadable
         response = shard.fetch(request)
+        if shard.unreadable > known:  # each is told once: the client hears no reason
+            which = list(shard.problems[known : known + _NAMED])
+            _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": which})
         # After the value was taken, so that nobody else owned the slot at that moment (rule 5).
         return response if self._ownership.valid() else FetchResponse(NOT_COORDINATOR)
 

@@ -43,6 +43,7 @@ def shard_status(slot: Slot, partition: int, standby: Standby | None) -> ShardSt
         load_total=standing.load_total,
         recovering=slot.recovering,
         unreadable=shard.unreadable,
+        unknown_keys=shard.unknown_keys,
         last_error=standing.last_error,
     )
 
@@ -64,6 +65,7 @@ def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
     figures: dict[str, float] = {
         "cache_entries": sum(status.offsets for status in statuses),
         "cache_groups": sum(status.groups for status in statuses),
+        "unreadable_records": sum(s.unreadable + s.unknown_keys for s in statuses if s.role is Role.OWNER),
         "standby_lag": sum(status.lag or 0 for status in statuses if status.role is Role.STANDBY),
     }
     for role in Role:

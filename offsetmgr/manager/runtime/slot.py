@@ -26,6 +26,8 @@ from offsetmgr.manager.runtime.writing import SlotThread
 from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
+_NAMED: Final = 5
+"""So many records that cannot be read are named in the log."""
 _CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart the managers"
 
 
@@ -249,6 +251,8 @@ class Slot:
             self._counters.loads += 1
             self._counters.load_seconds += time.time() - self.since
             self._enter(State.ACTIVE)
+            for shard in self.shards.values():
+                _tell_unread(shard)
 
     def on_made_anew(self) -> None:
         """See `Listener.on_made_anew`."""
@@ -358,6 +362,24 @@ def _acknowledge(outcome: Outcome) -> None:
         shard.acknowledged(prepared, first)
         if not answer.done():
             answer.set_result(prepared.response)
+
+
+def _tell_unread(shard: Shard) -> None:
+    """What was not understood in a load: nobody who asks for those offsets could tell them from absent ones, where it
+    is the key."""
+    versions = shard.unknown_versions
+    if not versions and not shard.unreadable:
+        return
+    _logger.warning(
+        "a shard has records that this version cannot read",
+        extra={
+            "shard": shard.partition,
+            "keys_of_unknown_versions": {f"0x{version & 0xFFFF:04x}": n for version, n in sorted(versions.items())},
+            "unreadable": shard.unreadable,
+            "first": list(shard.problems[:_NAMED]),
+            "meaning": "groups may look as if they had committed nothing; start no manager older than the newest",
+        },
+    )
 
 
 def _give_up(done: asyncio.Future[None]) -> None:

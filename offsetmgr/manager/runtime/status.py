@@ -39,7 +39,9 @@ class ShardStatus(NamedTuple):
     recovering: bool
     """Whether what became of an append is being found out."""
     unreadable: int
-    """Records that break their format."""
+    """Keys whose record was found to break its format, or whose value has a version that is not known."""
+    unknown_keys: int
+    """Keys of versions that are not known: a newer manager's, or somebody else's."""
     last_error: str
 
 
