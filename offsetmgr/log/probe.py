@@ -2,6 +2,7 @@
 
 A topic is written in one format: the same offset has another key in each, so a mixed topic would hold two values for
 it.  Shards without records would take commits of the wrong format before a shard with records says so; hence this look.
+A topic of somebody else's records is found out here too, before any offset is written among them.
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Final
 
+from offsetmgr.errors import UnknownVersion, Unreadable
 from offsetmgr.log.base import PartitionLog
+from offsetmgr.log.topic import UnsuitableTopic
 from offsetmgr.records.base import OtherFormat
-from offsetmgr.records.choose import format_of
+from offsetmgr.records.choose import format_of, record_format
 
 _TAIL: Final = 200
 """Offsets at the end of each partition that are looked at: the cleaner leaves the newest records alone."""
+_SHOWN: Final = 20
+"""Bytes of a foreign key that are shown."""
 
 
 def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
-    Raises `OtherFormat`, and what reading raises.
+    A few records of neither format beside others of ours are no reason to refuse (the shards tell of them); nothing but
+    such ones are. Raises `OtherFormat`, `UnsuitableTopic`, and what reading raises.
     """
     partitions = range(log.partitions)
     ends = log.end_offsets(partitions, timeout)
@@ -34,11 +40,35 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
         reader.load({p: starts[p] for p in filled}, filled, newest)
     finally:
         reader.close()
-    found = {format_of(key) for keys in newest.values() for key in keys} - {None, name}
-    if found:
-        other = found.pop()
+    seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items()}
+    found = {form for keys in seen.values() for form in keys.values()}
+    others = found - {None, name}
+    if others:
+        other = others.pop()
         raise OtherFormat(
             f"topic {what}",
             f"holds records of the format {other}, and {name} was asked for",
             f"--record-format {other}, or another --offsets-topic",
         )
+    if found == {None}:
+        partition, keys = next((partition, keys) for partition, keys in seen.items() if keys)
+        raise UnsuitableTopic(
+            f"topic {what}",
+            f"holds records that are no committed offsets (partition {partition}: {_shown(next(iter(keys)))})",
+            "choose another --offsets-topic; nothing was written to this one",
+        )
+
+
+def _format(key: bytes) -> str | None:
+    """The format that a key is of; None for one that neither could read (others' keys may begin as ours do)."""
+    name = format_of(key)
+    if name is not None:
+        try:
+            record_format(name).decode_key(key)
+        except (Unreadable, UnknownVersion):
+            return None
+    return name
+
+
+def _shown(key: bytes) -> str:
+    return f"key {key[:_SHOWN]!r}{'...' if len(key) > _SHOWN else ''}" if key else "no key"

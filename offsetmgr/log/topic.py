@@ -131,8 +131,8 @@ def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None 
         raise UnsuitableTopic(
             what,
             f"its cleanup.policy is {','.join(sorted(policies))}: retention would delete committed offsets",
-            f"set it with kafka-configs --alter --entity-type topics --entity-name {name} "
-            "--add-config cleanup.policy=compact, or choose another topic",
+            "choose another topic; or, if this one holds committed offsets and nothing else, set it with kafka-configs "
+            f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
         )
     if found.partitions != partitions:
         raise PartitionCountChanged(

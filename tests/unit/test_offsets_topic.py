@@ -81,8 +81,12 @@ def test_a_topic_as_we_create_it_is_fit_without_a_warning() -> None:
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact", ""])
 def test_a_topic_with_retention_is_refused(policy: str) -> None:
-    with pytest.raises(UnsuitableTopic, match="retention would delete"):
+    with pytest.raises(UnsuitableTopic, match="retention would delete") as refused:
         examine("t", found({"cleanup.policy": policy}), 50)
+    # Compaction would delete most of what somebody else keeps there.
+    assert refused.value.hint.startswith(
+        "choose another topic; or, if this one holds committed offsets and nothing else"
+    )
 
 
 def test_a_topic_whose_policy_is_not_told_is_refused() -> None:

@@ -33,6 +33,37 @@ def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(writt
     check_format(MemoryLog(8), asked, "offsets", 5)
 
 
+def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
+    writer = log.writer(partition % 8)
+    writer.claim(2)
+    writer.append({partition: [(key, b"x") for key in keys]}, 2)
+    return log
+
+
+@pytest.mark.parametrize("asked", ["avro", "kafka"])
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (b"customer-17", "key b'customer-17'"),
+        (b"", "no key"),
+        (b"\x00\x00\x00\x07", "key b'\\x00\\x00\\x00\\x07'"),
+        (b"O\x00" + b"x" * 20, "key b'O\\x00" + "x" * 18 + "'..."),
+    ],
+    ids=["text", "none", "number", "as ours begin"],
+)
+def test_a_topic_of_somebody_elses_records_is_refused_with_one_of_them(key: bytes, shown: str, asked: str) -> None:
+    with pytest.raises(UnsuitableTopic) as refused:
+        check_format(keys_in(MemoryLog(8), 3, key), asked, "customers", 5)
+
+    assert str(refused.value) == f"topic customers: holds records that are no committed offsets (partition 3: {shown})"
+    assert refused.value.hint.startswith("choose another --offsets-topic")
+
+
+@pytest.mark.parametrize("name", ["avro", "kafka"])
+def test_a_foreign_record_beside_offsets_does_not_keep_a_manager_from_starting(name: str) -> None:
+    check_format(keys_in(log_with(record_format(name)), 4, b"customer-17", b""), name, "offsets", 5)
+
+
 KNOWN = TopicState("t", "first", 50, 3, 2, 1_000_000)
 
 
