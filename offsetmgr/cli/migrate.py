@@ -155,7 +155,13 @@ def plan_command(
     if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= view.SHOWN:
         write_rows(view.STEP_COLUMNS, view.step_rows(plan.groups()), format)
     note(f"plan written to {output} (sha256 {digest[:16]}...); nothing was changed")
-    note(f"next: offsetmgr migrate apply {output}")
+    if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
+        note(
+            f"next: the same command with --draft-partition-map FILE instead of --output, confirm that file, then with "
+            f"--partition-map FILE: {view.counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without"
+        )
+    if not refused or refused < sum(summary.actions.values()):
+        note(f"next: offsetmgr migrate apply {output}")
     if summary.failed_groups:
         raise typer.Exit(1)
 

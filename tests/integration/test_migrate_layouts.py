@@ -74,6 +74,11 @@ class TestKafka07:
         source.commit(unique, {world.old(*bp): OffsetAndMetadata(n) for bp, n in positions.items()})
         sides = ("--from", source.uri, "--to", world.kafka, "--group", unique)
 
+        without = world.run("migrate", "plan", *sides, "-o", "refused.json")
+        assert "next: the same command with --draft-partition-map FILE" in without.stderr
+        assert "4 byte positions of Kafka 0.7 cannot be planned without" in without.stderr
+        assert "migrate apply" not in without.stderr
+
         world.run("migrate", "plan", *sides, "--draft-partition-map", "map.json")
         document = json.loads((world.folder / "map.json").read_text())
         entries = document["topics"][world.topic]
