@@ -4,6 +4,9 @@ Somebody may add partitions (then groups hash elsewhere for whoever starts anew)
 deletes offsets), or delete the topic.  The manager cannot mend that; it says so, loudly and again, and what it serves
 from memory is still what was acknowledged.  Not so where the topic was made anew: that holds other offsets, so whoever
 serves those of the deleted one is told at once.
+
+A look that failed says nothing of the topic.  Errors that pass by themselves are told by who cannot work then; others
+(a right that was taken away, an error that the broker does not explain) become an alarm when no look succeeds any more.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
-from offsetmgr.log.topic import TopicMadeAnew, TopicState
+from offsetmgr.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
 
 _log = logging.getLogger(__name__)
+
+FAILED_LOOKS: Final = 12
+"""So many looks in succession that tell nothing are an alarm: a minute, at 5 s each."""
 
 
 class TopicWatch:
@@ -32,8 +39,11 @@ class TopicWatch:
         self._seen = seen
         self._every = every
         self._task: asyncio.Task[None] | None = None
+        self._failed = 0
+        """Looks that told nothing since the last that did."""
         self.alarm: str | None = None
-        """What is wrong with the topic; None where nothing is, as far as could be seen."""
+        """What is wrong with the topic, or that nobody can look at it; None where nothing is, as far as could be
+        seen."""
         self.loss: str | None = None
         """What became of the topic that was there at the start; None where it is still there. Stays."""
 
@@ -53,10 +63,14 @@ class TopicWatch:
                 await asyncio.to_thread(self._check, self._known)
             except TopicMadeAnew as error:
                 self._made_anew(error)
+            except UnsuitableTopic as error:
+                self._failed = 0
+                self._note(str(error))
             except OffsetMgrError as error:
-                # That the brokers cannot be asked is told elsewhere, by who cannot work then.
-                self._note(self.alarm if error.retriable else str(error))
+                if not error.retriable:
+                    self._look_failed(error)
             else:
+                self._failed = 0
                 self._note(None)
             # Every time: what was being loaded when the topic was made anew is served only now.
             self._seen(self._known.topic_id)
@@ -66,6 +80,17 @@ class TopicWatch:
         self._known = replace(self._known, topic_id=error.topic_id)
         self.loss = str(error)
         _log.error("the offsets topic was made anew", extra={"why": self.loss})
+
+    def _look_failed(self, error: OffsetMgrError) -> None:
+        self._failed += 1
+        if self._failed == 1:
+            _log.warning(
+                "the offsets topic could not be looked at; whether it is still fit is unknown",
+                extra={"why": str(error)},
+            )
+        elif self._failed == FAILED_LOOKS and self.alarm is None:
+            self.alarm = f"nobody could look at the offsets topic {FAILED_LOOKS} times in succession: {error}"
+            _log.error("the offsets topic cannot be looked at", extra={"why": str(error)})
 
     def _note(self, found: str | None) -> None:
         if found == self.alarm:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from offsetmgr.errors import OffsetMgrError, TimedOut, UnsupportedOperation
+from offsetmgr.errors import OffsetMgrError, ServerError, TimedOut
 from offsetmgr.log.memory import MemoryLog
 from offsetmgr.log.probe import check_format
 from offsetmgr.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
-from offsetmgr.managing.topicwatch import TopicWatch
+from offsetmgr.managing.topicwatch import FAILED_LOOKS, TopicWatch
 from offsetmgr.records.base import OtherFormat, RecordFormat
 from offsetmgr.records.choose import record_format
 
@@ -99,7 +100,7 @@ def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
     outcomes = [
         None,
         TimedOut("topic", "nobody answers"),
-        UnsupportedOperation("topic t", "is gone"),
+        UnsuitableTopic("topic t", "is gone"),
         TimedOut("t"),
         None,
     ]
@@ -109,6 +110,40 @@ def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
     gone = "topic t: is gone"
     assert alarms[:6] == [None, None, None, gone, gone, None]
     assert set(seen) == {"first"}
+
+
+UNEXPLAINED = ServerError("topic t", "the broker met an error that it does not explain")
+
+
+def test_a_look_that_failed_is_no_alarm_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    alarms: list[str | None] = []
+    outcomes = [*[UNEXPLAINED] * (FAILED_LOOKS - 1), None, UNEXPLAINED, None]
+
+    with caplog.at_level(logging.INFO):
+        looked(outcomes, lambda watch: alarms.append(watch.alarm))
+
+    assert set(alarms) == {None}
+    unknown = "the offsets topic could not be looked at; whether it is still fit is unknown"
+    assert [record.message for record in caplog.records] == [unknown, unknown]
+
+
+def test_when_nobody_can_look_any_more_it_is_an_alarm_until_somebody_can() -> None:
+    alarms: list[str | None] = []
+    outcomes = [*[UNEXPLAINED] * (FAILED_LOOKS - 1), TimedOut("t"), UNEXPLAINED, TimedOut("t"), None, None]
+
+    looked(outcomes, lambda watch: alarms.append(watch.alarm))
+
+    blind = f"nobody could look at the offsets topic 12 times in succession: {UNEXPLAINED}"
+    assert alarms[: FAILED_LOOKS + 4] == [*[None] * (FAILED_LOOKS + 1), blind, blind, None]
+
+
+def test_a_look_that_failed_does_not_hide_what_was_seen_before() -> None:
+    alarms: list[str | None] = []
+    outcomes = [UnsuitableTopic("topic t", "not compacted"), *[UNEXPLAINED] * (FAILED_LOOKS + 1), None]
+
+    looked(outcomes, lambda watch: alarms.append(watch.alarm))
+
+    assert alarms[: FAILED_LOOKS + 4] == [None, *["topic t: not compacted"] * (FAILED_LOOKS + 2), None]
 
 
 def test_a_topic_that_was_made_anew_is_told_at_once_and_the_loss_stays() -> None:
