@@ -188,6 +188,7 @@ class ManagerProcess:
         # No call may outlast the patience of the clients who wait for it.
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
+        check_servable(store)
         if store.capabilities.partitions is Partitions.OF_BROKERS:
             raise UsageError(
                 f"store {store.uri}",
@@ -304,6 +305,16 @@ class _Later:
 
     def metrics(self) -> Mapping[str, float]:
         return self.now.metrics() if hasattr(self, "now") else {}
+
+
+def check_servable(store: OffsetStore) -> None:
+    """Raises `UsageError` for a file, which is read and written as a whole and is nobody's place for commits."""
+    if store.capabilities.conditional == "file":
+        raise UsageError(
+            f"store {store.uri}",
+            "is a file: commits of clients cannot be kept in one",
+            "serve zookeeper://, kafka:// or dual:; bring a file's offsets there with offsets import",
+        )
 
 
 def _is_in(store: OffsetStore, cluster_id: str | None) -> bool:

@@ -1,0 +1,26 @@
+"""Which stores `manager serve --store` may stand before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.errors import UsageError
+from offsetmgr.server.process import check_servable
+from offsetmgr.stores.uri import open_store
+
+
+def test_a_file_is_refused_whether_it_exists_or_not(tmp_path: Path) -> None:
+    with open_store(f"file:{tmp_path / 'x.avro'}") as store, pytest.raises(UsageError, match="is a file") as refused:
+        check_servable(store)
+
+    assert refused.value.hint == (
+        "serve zookeeper://, kafka:// or dual:; bring a file's offsets there with offsets import"
+    )
+
+
+@pytest.mark.parametrize("uri", ["zookeeper://127.0.0.1:1", "kafka://127.0.0.1:1"])
+def test_the_others_are_not(uri: str) -> None:
+    with open_store(uri) as store:
+        check_servable(store)
