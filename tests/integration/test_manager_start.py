@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from processes import Commands
 
+from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Unreachable
+from offsetmgr.log.topic import UnsuitableTopic
+from offsetmgr.model import LogRange, TopicPartition
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.sandbox.ports import free_port
 from offsetmgr.server.options import ServeOptions
@@ -104,3 +108,23 @@ def test_a_front_of_a_store_does_not_speak_of_shards_when_it_stops(kafka: KafkaB
         log += front.stderr.read()
     assert "stopping: requests under way are finished" in log
     assert "shards" not in log
+
+
+def test_a_topic_of_somebody_elses_records_is_refused_and_stays_as_it_was(kafka: KafkaBroker, unique: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    made = admin.create_topics([NewTopic(unique, 8, 1, config={"cleanup.policy": "compact"})])
+    made[unique].result(30)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(unique, b"Ada", b"customer-17", 3)
+    assert producer.flush(30) == 0
+
+    async def scenario() -> None:
+        with pytest.raises(UnsuitableTopic, match=r"partition 3: key b'customer-17'"):
+            async with running(options(kafka, topic=unique, partitions=8)):
+                pass
+
+    asyncio.run(scenario())
+    partitions = [TopicPartition(unique, number) for number in range(8)]
+    with KafkaCluster(kafka.bootstrap) as cluster:
+        found = cluster.log_ranges(partitions)
+    assert [found[tp] for tp in partitions] == [LogRange(0, int(tp.partition == 3)) for tp in partitions]
