@@ -145,10 +145,11 @@ class ServerProcess(ABC):
             self.on_launch(self)
 
     def _await_answer(self) -> None:
-        wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
+        # Whether it answers is asked until it does, and not once more: a topic may just be coming into being.
+        answered = wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
-        if not self._answers():
+        if not answered:
             what = f"{self.name} did not answer within {self.start_timeout:g} s"
             raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
 

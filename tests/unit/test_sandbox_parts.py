@@ -17,7 +17,7 @@ from offsetmgr.sandbox import Message, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.folders import cache_folder, state_folder
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.java import java_program
-from offsetmgr.sandbox.process import log_tail
+from offsetmgr.sandbox.process import ServerProcess, log_tail
 from offsetmgr.sandbox.state import Server, State
 
 
@@ -316,3 +316,24 @@ def test_an_old_consumers_settings_can_be_overridden(tmp_path: Path) -> None:
     assert settings["auto.commit.interval.ms"] == 60_000
     assert settings["consumer.id"] == "one"
     assert settings["zookeeper.session.timeout.ms"] == 4000
+
+
+class AnswersOnce(ServerProcess):
+    """A server that answered, and the next moment is too busy to."""
+
+    name = "a server"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.answers = iter([False, True])
+
+    def _command(self) -> list[str]:
+        return ["sleep", "60"]
+
+    def _answers(self) -> bool:
+        return next(self.answers, False)
+
+
+def test_a_server_that_has_answered_once_has_started(tmp_path: Path) -> None:
+    with AnswersOnce(tmp_path) as server:
+        assert server.running()
