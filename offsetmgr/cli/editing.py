@@ -145,7 +145,7 @@ class Edit:
         except KeyboardInterrupt as error:
             left = proposal.counts.writes - sum(verdicts.values())
             raise Interrupted(
-                f"{count_of(verdicts[Verdict.WRITTEN], 'offset')} changed, {left} not confirmed; "
+                f"{count_of(verdicts[Verdict.WRITTEN], 'offset')} changed, {left:,} not confirmed; "
                 f"undo: {'; '.join(undo)}"
             ) from error
         try:
