@@ -226,6 +226,14 @@ class RewindRefused(OffsetMgrError):
     """The write would lower a committed offset and nobody said that it may (rule 2)."""
 
 
+class OtherCluster(UsageError):
+    """The offsets belong to the logs of another Kafka cluster, and the caller did not accept that (exit code 2)."""
+
+
+class RecreatedTopic(OffsetMgrError):
+    """The topic was deleted and recreated after the offset was committed, so the offset points into a deleted log."""
+
+
 class Conflict(OffsetMgrError):
     """The committed offset is not what the caller expected it to be; nothing was written (rule 9).
 

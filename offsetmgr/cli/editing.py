@@ -23,12 +23,16 @@ from offsetmgr.operations.images import header_for, new_path
 from offsetmgr.operations.proposal import GroupProposal, Proposal
 from offsetmgr.operations.twofold import Image, Twofold, carry_out_both
 from offsetmgr.stores.base import GroupEditResult, Guard, OffsetStore, Verdict
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Relation
 
 if TYPE_CHECKING:
     from offsetmgr.cli.options import Connect
     from offsetmgr.errors import OffsetMgrError
     from offsetmgr.model import TopicPartition
     from offsetmgr.operations.describe import Directory
+    from offsetmgr.stores.crossing import NumberedStore
+    from offsetmgr.stores.origin import Translate
 
 PLAN: Final = (
     Column("group"),
@@ -40,6 +44,21 @@ PLAN: Final = (
 )
 OUTCOME: Final = (*PLAN[:-1], Column("outcome"), Column("note", optional=True))
 MOST_FAILURES_SHOWN: Final = 200
+
+
+def checked_crossing(what: str, source: NumberedStore, target: OffsetStore, translate: Translate | None) -> Crossing:
+    """How the logs of both sides relate, which people are told; raises `OtherCluster` where that forbids the edit.
+
+    A snapshot file that the edit creates names the source's cluster as the origin of its offsets."""
+    from offsetmgr.stores.snapshot import SnapshotStore
+
+    crossing = Crossing(source, target, translate)
+    crossing.check(what)
+    if crossing.compared.relation is not Relation.SAME:
+        note(f"numbers {crossing.text()}")
+    if isinstance(target, SnapshotStore):
+        target.name_origin(source.log_origin(), source.topic_ids())
+    return crossing
 
 
 class Edit:

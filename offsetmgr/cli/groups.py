@@ -18,6 +18,7 @@ from offsetmgr.cli.options import (
     Groups,
     OnlyWithLag,
     Topics,
+    TranslateOption,
     Yes,
     connected,
     require_groups,
@@ -298,6 +299,7 @@ def copy(
     to: Annotated[
         str | None, typer.Option("--to", metavar="URI", help="Another store for the copy.", show_default=False)
     ] = None,
+    translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     execute: Execute = False,
     yes: Yes = False,
@@ -305,7 +307,7 @@ def copy(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a group's committed offsets to another group."""
-    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.cli.editing import Edit, checked_crossing, finish
     from offsetmgr.operations.copy import propose_copy
     from offsetmgr.operations.selection import TopicSelection
     from offsetmgr.operations.sought import require_topics
@@ -314,6 +316,7 @@ def copy(
         raise UsageError("groups copy", "both names are the same")
     store = connect.store()
     into = connect.store(to) if to else store
+    crossing = checked_crossing("groups copy", store, into, translate)
     edit = Edit(
         "groups copy",
         connect,
@@ -325,7 +328,7 @@ def copy(
         image=before_image,
     )
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
-    proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind)
+    proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
     finish(edit.run(require_topics(proposals, topics, store.uri)))
 
 
@@ -341,7 +344,7 @@ def rename(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
-    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.cli.editing import Edit, checked_crossing, finish
     from offsetmgr.operations.copy import propose_copy, verify_copy
     from offsetmgr.operations.describe import require_idle
     from offsetmgr.operations.edits import propose_delete
@@ -378,7 +381,8 @@ def rename(
         announce=False,
     )
     try:
-        code = first.run(propose_copy(store, source, store, target, ALL_TOPICS))
+        crossing = checked_crossing("groups rename", store, store, None)
+        code = first.run(propose_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
         if execute and not code:
             verify_copy(store, source, store, target)
             note(f"verified: group {target!r} holds all that {source!r} holds")

@@ -19,6 +19,7 @@ from offsetmgr.cli.options import (
     Groups,
     Overwrite,
     Topics,
+    TranslateOption,
     Yes,
     connected,
 )
@@ -114,6 +115,7 @@ def offsets(
         ),
     ] = None,
     overwrite: Overwrite = False,
+    translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     execute: Execute = False,
     yes: Yes = False,
@@ -139,6 +141,7 @@ def offsets(
         raise UsageError("log offsets", "reads no server", "name where the offsets go with --to URI")
     target = None if to is None else parse_uri(to)
     edits = {
+        "--translate": translate is not None,
         "--allow-rewind": allow_rewind,
         "--execute": execute,
         "--yes": yes,
@@ -161,10 +164,12 @@ def offsets(
     elif target.kind == "file":
         _write_file(target, saved, overwrite=overwrite)
     else:
-        from offsetmgr.cli.editing import Edit
+        from offsetmgr.cli.editing import Edit, checked_crossing
         from offsetmgr.operations.edits import propose_import
+        from offsetmgr.operations.savedfolders import SavedLogs
 
         store = connect.store(to)
+        crossing = checked_crossing("log offsets", SavedLogs(sources), store, translate)
         edit = Edit(
             "log offsets",
             connect,
@@ -175,7 +180,8 @@ def offsets(
             output=output,
             image=before_image,
         )
-        failed = edit.run(propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind))
+        wanted = saved.offsets(errors=False)
+        failed = edit.run(propose_import(store, wanted, allow_rewind=allow_rewind, crossing=crossing))
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
 

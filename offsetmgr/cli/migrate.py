@@ -19,6 +19,7 @@ from offsetmgr.cli.options import (
     Format,
     Groups,
     Topics,
+    TranslateOption,
     Yes,
     connected,
     require_groups,
@@ -27,7 +28,7 @@ from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, 
 from offsetmgr.cli.sides import FromConfig, Sides, ToConfig
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import GroupNotFound, UsageError
+from offsetmgr.errors import GroupNotFound, PlanError, UsageError
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.partitionmap import read_map
@@ -99,6 +100,7 @@ def plan_command(
             "--partition-map", metavar="FILE", help="What takes the place of byte positions of Kafka 0.7, confirmed."
         ),
     ] = None,
+    translate: TranslateOption = None,
     draft_partition_map: Annotated[
         Path | None,
         typer.Option("--draft-partition-map", metavar="FILE", help="Write the draft of such a map, and no plan."),
@@ -132,7 +134,14 @@ def plan_command(
     confirmed = None if partition_map is None else read_map(partition_map)
     with sides.old_members() as members:
         planner = Planner(
-            sides.source, sides.target, options, SystemClock(), sides.cluster(), members, partition_map=confirmed
+            sides.source,
+            sides.target,
+            options,
+            SystemClock(),
+            sides.cluster(),
+            members,
+            partition_map=confirmed,
+            translate=translate,
         )
         header = planner.header()
         names = planner.selected_groups()
@@ -210,11 +219,17 @@ def apply_command(
 ) -> None:
     """Write what the plan says; run again after an interruption, it goes on where it stopped."""
     from offsetmgr.migration.apply import apply, check_endpoint
+    from offsetmgr.stores.snapshot import SnapshotStore
 
     plan, state = _open_plan(plan_path)
     sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
     target = sides.target
     check_endpoint("target", plan.header.target, target)
+    if plan.header.compared is None:
+        why = "it was made by an older offsetmgr, which did not compare the Kafka clusters of both sides"
+        raise PlanError(f"plan {plan_path}", why, "make a new plan")
+    if isinstance(target, SnapshotStore):
+        target.name_origin(sides.source.log_origin(), sides.source.topic_ids())
     if refresh:
         confirm(f"commit again what the plan's groups hold in {plan.header.target.uri}?", yes=yes)
         _refresh(sides, plan)
@@ -407,7 +422,15 @@ def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path
 
     with sides.old_members() as members:
         options = reverse_options(plan)
-        planner = Planner(sides.source, sides.target, options, SystemClock(), sides.cluster(), members)
+        planner = Planner(
+            sides.source,
+            sides.target,
+            options,
+            SystemClock(),
+            sides.cluster(),
+            members,
+            translate=plan.header.translate,
+        )
         back = WayBack(plan, state, planner, allow_rewind)
         header = planner.header()
         steps = progress(back.steps(), "groups planned", len(back.groups))

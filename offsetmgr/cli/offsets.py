@@ -24,6 +24,7 @@ from offsetmgr.cli.options import (
     OnlyWithLag,
     Overwrite,
     Topics,
+    TranslateOption,
     Yes,
     connected,
     require_groups,
@@ -470,6 +471,7 @@ def export(
     from offsetmgr.formats.choose import format_name
     from offsetmgr.operations.export import export_groups
     from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.stores.crossing import with_origin
     from offsetmgr.stores.snapshot import write_snapshot
 
     names = require_groups(group, all_groups)
@@ -480,6 +482,8 @@ def export(
     chosen = choose_groups(store, names, all_groups=all_groups)
     identity = store.identity()
     header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {__version__}")
+    ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_some_of(name)}
+    header = with_origin(header, store.log_origin(), ids)
     groups = export_groups(store, chosen, topics, strict=not all_groups)
     done = write_snapshot(
         file,
@@ -513,6 +517,7 @@ def import_offsets(
     group: Groups = None,
     topic: Topics = None,
     file_format: FileFormat = None,
+    translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     execute: Execute = False,
     yes: Yes = False,
@@ -524,7 +529,7 @@ def import_offsets(
     A file of before-images takes its edit back: what was there is restored, what was created is deleted, and what
     has moved on since is refused unless --allow-rewind. --group names the group of files that do not name theirs.
     """
-    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.cli.editing import Edit, checked_crossing, finish
     from offsetmgr.operations.edits import propose_import, propose_undo
     from offsetmgr.operations.export import open_file
     from offsetmgr.operations.images import holds_images, load_images
@@ -569,7 +574,8 @@ def import_offsets(
             image=before_image,
         )
         wanted = snapshot.read(set(chosen))
-        proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind)
+        crossing = checked_crossing("offsets import", snapshot, store, translate)
+        proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind, crossing=crossing)
         finish(edit.run(require_topics(proposals, topics, file)))
 
 

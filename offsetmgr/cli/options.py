@@ -18,6 +18,7 @@ import typer
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.config import ConnectionConfig, Resolved, Settings, resolve, with_properties
 from offsetmgr.errors import UsageError
+from offsetmgr.stores.origin import Translate
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster
@@ -111,6 +112,14 @@ BeforeImage = Annotated[
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
+TranslateOption = Annotated[
+    Translate | None,
+    typer.Option(
+        "--translate",
+        help="Write offsets to another Kafka cluster. none: unchanged, because its topics are equal copies.",
+        show_default=False,
+    ),
+]
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 
 

@@ -10,6 +10,7 @@ when the snapshot was taken is unreadable in it, and never absent (rule 1).
 from __future__ import annotations
 
 import io
+import json
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -314,6 +315,12 @@ def _to_metadata(header: SnapshotHeader) -> dict[str, str]:
     }
     if header.cluster_id is not None:
         values["cluster_id"] = header.cluster_id
+    if header.log_cluster_id is not None:
+        values["log_cluster_id"] = header.log_cluster_id
+    if header.log_brokers:
+        values["log_brokers"] = json.dumps(header.log_brokers)
+    if header.topic_ids:
+        values["topic_ids"] = json.dumps(dict(header.topic_ids), separators=(",", ":"))
     return {_META + key: value for key, value in values.items()}
 
 
@@ -338,6 +345,9 @@ def _from_metadata(metadata: Mapping[str, Any], what: str) -> SnapshotHeader:
             values.get("source_kind", ""),
             values.get("cluster_id"),
             values.get("tool_version", ""),
+            log_cluster_id=values.get("log_cluster_id"),
+            log_brokers=tuple(json.loads(values.get("log_brokers", "[]"))),
+            topic_ids=json.loads(values.get("topic_ids", "{}")),
         )
     except (KeyError, ValueError) as error:
         raise MalformedData(what, f"its header is broken: {error}") from error

@@ -38,6 +38,12 @@ class SnapshotHeader:
     cluster_id: str | None = None
     tool_version: str = ""
     format_version: int = FORMAT_VERSION
+    log_cluster_id: str | None = None
+    """Id of the Kafka cluster whose logs the offsets point into; None where the source did not name it."""
+    log_brokers: tuple[str, ...] = ()
+    """Addresses (``host:port``) of that cluster's brokers, where the source names no id."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Ids that the source's topics had when the snapshot was taken, as far as it named them."""
 
     @classmethod
     def new(

@@ -19,6 +19,7 @@ from offsetmgr.migration.partitionmap import MapOrigin
 from offsetmgr.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations.selection import TopicSelection
 from offsetmgr.stores.base import Guard
+from offsetmgr.stores.origin import Compared, Translate
 
 
 class Action(StrEnum):
@@ -46,6 +47,8 @@ class Action(StrEnum):
     """The target is of Kafka 0.7, and has no place for the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
     """One side could not be read: never taken for absent, never turned into a write."""
+    REFUSE_RECREATED = "refuse-recreated"
+    """The topic was deleted and recreated after the source's offset was committed; the note says how that is known."""
     REFUSE_GONE = "refuse-gone"
     """In a plan back: it was copied, and the store that it was copied to holds it no longer."""
 
@@ -211,6 +214,12 @@ class PlanHeader:
     retention_ms: int | None
     """How long the target keeps offsets of a group that nobody starts; None: unknown or for ever."""
     tool: str
+    compared: Compared | None = None
+    """How the logs of both sides relate; None: not compared, as in plans made before that was done."""
+    translate: Translate | None = None
+    """What the user stated for offsets of another cluster."""
+    recreation: str = ""
+    """How the plan finds topics that were recreated after a commit, in words."""
     partition_map: MapOrigin | None = None
     """The map by which byte positions of Kafka 0.7 became offsets."""
     version: int = 1

@@ -39,6 +39,7 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Guard
+from offsetmgr.stores.origin import Compared, Relation, Translate
 
 VERSIONS = (1, 2)
 """1, and 2 for plans with partitions of Kafka 0.7: a reader that knows only 1 would take them for others."""
@@ -173,8 +174,16 @@ def _encode_header(header: PlanHeader) -> dict[str, Any]:
         "retention_ms": header.retention_ms,
         "expires_at": header.expires_at,
         "tool": header.tool,
+        **_encode_crossing(header),
         **({} if used is None else {"partition_map": {"sha256": used.sha256, "confirmed_by": used.confirmed_by}}),
     }
+
+
+def _encode_crossing(header: PlanHeader) -> dict[str, Any]:
+    if header.compared is None:
+        return {}
+    encoded = {"relation": header.compared.relation.value, "how": header.compared.how, "recreation": header.recreation}
+    return {"logs": encoded | ({} if header.translate is None else {"translate": header.translate.value})}
 
 
 def _encode_endpoint(endpoint: Endpoint) -> dict[str, str]:
@@ -184,6 +193,7 @@ def _encode_endpoint(endpoint: Endpoint) -> dict[str, str]:
 def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
     used = encoded.get("partition_map")
+    logs = encoded.get("logs")
     return PlanHeader(
         encoded["plan_id"],
         encoded["created_at"],
@@ -200,6 +210,9 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         encoded["cluster_id"],
         encoded["retention_ms"],
         encoded["tool"],
+        None if logs is None else Compared(Relation(logs["relation"]), logs["how"]),
+        Translate(logs["translate"]) if logs and "translate" in logs else None,
+        "" if logs is None else logs["recreation"],
         None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
         version,
     )

@@ -37,6 +37,8 @@ from offsetmgr.model import (
     TopicPartition,
 )
 from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, NamingStore, OffsetStore, Partitions
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Translate
 
 
 class OldMembers(Protocol):
@@ -93,6 +95,8 @@ class Planner:
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """What takes the place of byte positions of Kafka 0.7, in a target that cannot hold them."""
+    translate: Translate | None = None
+    """What the user stated for offsets of another cluster."""
     options_for: Callable[[str, TopicPartition, Committed], PlanOptions] | None = None
     """Other options for single partitions, by the source's group, the partition, and what the target holds."""
 
@@ -101,6 +105,8 @@ class Planner:
         if (source.kind, source.id) == (target.kind, target.id) and not self.options.rename:
             raise UsageError("plan", f"source and target are the same place ({source.id})", "give --rename OLD=NEW")
         _check_target(target, self.target)
+        if self._numbers_cross:
+            self.crossing.check("plan")
         retention = self.cluster.offsets_retention_ms() if self.cluster and target.kind == "kafka" else None
         return PlanHeader(
             str(uuid.uuid4()),
@@ -111,9 +117,23 @@ class Planner:
             self.cluster.cluster_id() if self.cluster else None,
             retention,
             self.tool,
+            self.crossing.compared,
+            self.translate,
+            self.crossing.recreation(),
             None if self.partition_map is None else self.partition_map.origin,
             2 if self.partition_map is not None or self._of_0_7 else 1,
         )
+
+    @cached_property
+    def crossing(self) -> Crossing:
+        """How the logs of both sides relate. Raises as `OffsetStore.log_origin`."""
+        return Crossing(self.source, self.target, self.translate)
+
+    @property
+    def _numbers_cross(self) -> bool:
+        """Whether offsets go over as they are; a partition map makes other numbers of byte positions."""
+        kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
+        return kinds != {Partitions.OF_BROKERS, Partitions.NUMBERED}
 
     @property
     def _of_0_7(self) -> bool:
@@ -181,6 +201,7 @@ class Planner:
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
                 wanted |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
         log.learn(wanted)
+        self.crossing.learn({tp.topic for tp in wanted})
 
     @cached_property
     def _of_another_cluster(self) -> bool:
@@ -266,7 +287,11 @@ class Planner:
             options = self.options
             if self.options_for is not None and isinstance(here, Committed):
                 options = self.options_for(source.group, tp, here)
-            return decide(tp, _carried(found, can), here, log.of(tp), options)
+            if (refused := self.crossing.refusal(tp, found)) is not None:
+                held = here.value() if isinstance(here, Committed) else None
+                return Step(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
+            keeps_epoch = can.leader_epoch and self.crossing.compared.keeps_epochs
+            return decide(tp, _carried(found, can, keeps_epoch=keeps_epoch), here, log.of(tp), options)
         return decide(tp, found, here, None, self.options)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:
@@ -281,13 +306,14 @@ class Planner:
         return Guard.LOCK, ""
 
 
-def _carried(found: Committed, can: Capabilities) -> OffsetAndMetadata:
-    """What a store can hold of a commit: an offset that would come back different is not a plan."""
+def _carried(found: Committed, can: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
+    """What a store can hold of a commit: an offset that would come back different is not a plan. A leader epoch is
+    valid in the cluster that it comes from only."""
     offset, metadata, epoch, timestamp, _ = found
     carried = (
         offset,
         metadata if can.metadata else "",
-        epoch if can.leader_epoch else None,
+        epoch if keeps_epoch else None,
         timestamp if can.commit_timestamp else None,
     )
     return tuple.__new__(OffsetAndMetadata, carried)  # as `OffsetAndMetadata(*carried)`, without its argument handling

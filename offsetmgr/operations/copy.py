@@ -10,6 +10,7 @@ from offsetmgr.operations.edits import propose_import
 from offsetmgr.operations.proposal import GroupProposal
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.crossing import Crossing
 
 
 def propose_copy(
@@ -20,6 +21,7 @@ def propose_copy(
     topics: TopicSelection = ALL_TOPICS,
     *,
     allow_rewind: bool = False,
+    crossing: Crossing | None = None,
 ) -> Iterator[GroupProposal]:
     """Bringing what ``group`` has committed in ``source`` into the group ``name`` of ``target``.
 
@@ -31,7 +33,9 @@ def propose_copy(
         raise GroupNotFound(f"group {group!r}", "has no committed offsets to copy")
     if found.offsets and not any(topics.matches(tp) for tp in found.offsets):
         raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics")
-    yield from propose_import(target, [found], topics, rename={group: name}, allow_rewind=allow_rewind)
+    yield from propose_import(
+        target, [found], topics, rename={group: name}, allow_rewind=allow_rewind, crossing=crossing
+    )
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:

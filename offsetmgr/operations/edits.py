@@ -14,6 +14,7 @@ from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicP
 from offsetmgr.operations.proposal import BY_PARTITION, GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.stores.crossing import Crossing
 
 
 def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupProposal]:
@@ -81,13 +82,17 @@ def propose_import(
     *,
     rename: Mapping[str, str] | None = None,
     allow_rewind: bool = False,
+    crossing: Crossing | None = None,
 ) -> Iterator[GroupProposal]:
     """Bringing the offsets of ``wanted`` (a snapshot's or another store's groups) into ``store``.
 
-    What would rewind a group is that partition's problem unless ``allow_rewind`` (rule 2). Partitions that ``wanted``
-    does not name are left alone.
+    What would rewind a group is that partition's problem unless ``allow_rewind`` (rule 2), and so is an offset of a
+    topic that was recreated after the commit, as ``crossing`` shows. Without ``crossing`` the caller vouches that the
+    offsets belong to the target's logs; leader epochs are dropped then. Partitions that ``wanted`` does not name are
+    left alone.
     """
     rename, new = rename or {}, tuple.__new__
+    keeps_epochs = crossing is not None and crossing.compared.keeps_epochs
     pending: dict[str, GroupOffsets] = {}
 
     def targets() -> Iterator[str]:
@@ -103,11 +108,16 @@ def propose_import(
             yield GroupProposal(found.group, (), problem)
             continue
         changes: list[ProposedChange] = []
-        for tp, committed in source.offsets.items():
+        if crossing is not None:
+            crossing.learn({tp.topic for tp in source.offsets})
+        for tp, held in source.offsets.items():
             if topics.patterns and not topics.matches(tp):
                 continue
+            committed = held if keeps_epochs or held[2] is None else held._replace(leader_epoch=None)
             before = found.offsets.get(tp)
-            if before is not None and committed[0] > before[0]:  # as `_toward` has it, which nearly every import is
+            if crossing is not None and (refused := crossing.refusal(tp, committed)) is not None:
+                changes.append(ProposedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
+            elif before is not None and committed[0] > before[0]:  # as `_toward` has it; nearly every import is this
                 changes.append(new(ProposedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
             else:
                 changes.append(_toward(store, tp, found, committed.value(), allow_rewind))

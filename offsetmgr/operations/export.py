@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.formats import choose
-from offsetmgr.formats.base import SnapshotReader
+from offsetmgr.formats.base import SnapshotHeader, SnapshotReader
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.operations.sought import Sought
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.stores.crossing import origin_of_snapshot
+from offsetmgr.stores.origin import LogOrigin
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -48,9 +50,28 @@ def export_groups(
 class SnapshotFile:
     """An open snapshot file, checked; close it after use."""
 
-    def __init__(self, stream: IO[bytes], reader: SnapshotReader) -> None:
+    def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
         self._stream = stream
         self._reader = reader
+        self.uri = uri
+
+    @property
+    def header(self) -> SnapshotHeader | None:
+        """Where the snapshot comes from; None where its format does not carry it."""
+        return self._reader.header
+
+    def log_origin(self) -> LogOrigin:
+        """See `offsetmgr.stores.crossing.NumberedStore`."""
+        return origin_of_snapshot(self.header)
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        """See `offsetmgr.stores.crossing.NumberedStore`: the ids when the snapshot was taken."""
+        known = {} if self.header is None else self.header.topic_ids
+        return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """See `offsetmgr.stores.crossing.NumberedStore`: a file does not know it."""
+        return {}
 
     def groups(self) -> Iterator[str]:
         """Its groups, in the file's order."""
@@ -83,7 +104,7 @@ def open_file(path: Path, format_name: str | None = None, group: str | None = No
     except BaseException:
         stream.close()
         raise
-    return SnapshotFile(stream, reader)
+    return SnapshotFile(stream, reader, f"file:{path}")
 
 
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str) -> SnapshotReader:

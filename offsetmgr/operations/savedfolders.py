@@ -4,8 +4,8 @@ not there. What is in them is read by `saved`."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from offsetmgr.operations.replicas import Listener
 from offsetmgr.segments.partition import is_named_as_one, named_partitions, partition_of, segments_in
 from offsetmgr.segments.standing import Use, standing
 from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
+from offsetmgr.stores.origin import UNNAMED, LogOrigin
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
@@ -118,6 +119,32 @@ def cluster_id(sources: Sources) -> str | None:
             if name.strip() == "cluster.id" and value.strip():
                 return value.strip()
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLogs:
+    """Log dirs as the source of offsets; see `offsetmgr.stores.crossing.NumberedStore`."""
+
+    sources: Sources
+
+    @property
+    def uri(self) -> str:
+        return f"log:{','.join(map(str, self.sources.log_dirs))}"
+
+    def log_origin(self) -> LogOrigin:
+        """The cluster id in the log dirs' ``meta.properties``."""
+        found = cluster_id(self.sources)
+        if found is None:
+            return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
+        return LogOrigin(found, "cluster.id in meta.properties")
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
+        """Not known."""
+        return {}
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """Not known."""
+        return {}
 
 
 def look_over(sources: Sources, listener: Listener) -> None:

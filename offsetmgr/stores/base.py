@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure
 from offsetmgr.model import Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.origin import UNNAMED, LogOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,19 @@ class OffsetStore(Protocol):
         """What this store is. Raises `Unreachable`, `TimedOut`."""
         ...
 
+    def log_origin(self) -> LogOrigin:
+        """The Kafka cluster whose logs the offsets point into. Raises `Unreachable`, `TimedOut`, `Unreadable`."""
+        ...
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        """Ids of those of ``topics`` (None: all) for which the store knows one. Raises as `log_origin`."""
+        ...
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """When those of ``topics`` were created of which the store knows it, in milliseconds since 1970. Raises as
+        `log_origin`."""
+        ...
+
     def groups(self) -> Iterator[str]:
         """Ids of all groups that may hold offsets, in no promised order. Never empty because of an error."""
         ...
@@ -330,6 +344,18 @@ class StoreBase:
 
     parallel_calls: ClassVar[int] = 1
     """How many calls may be under way at the same time, each in a thread of its own; 1: never two."""
+
+    dates_topics: ClassVar[bool] = False
+    """Whether `topics_created` can know anything."""
+
+    def log_origin(self) -> LogOrigin:
+        return UNNAMED
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
+        return {}
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         raise NotImplementedError

@@ -14,6 +14,7 @@ from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import PartialFailure
 from offsetmgr.model import ABSENT, Offset, TopicPartition
 from offsetmgr.stores.base import GroupEdit, GroupEditResult, GroupOffsets, StoreBase
+from offsetmgr.stores.origin import LogOrigin
 
 if TYPE_CHECKING:
     from offsetmgr.stores.wired_edits import WiredEdits
@@ -95,6 +96,19 @@ class WiredStore(StoreBase):
             key=_group_of,
             finish=True,
         )
+
+    def log_origin(self) -> LogOrigin:
+        """The cluster that the brokers (or the managers, for the brokers behind them) name."""
+        wire = self.wire()
+        cluster_id, brokers = wire.run(wire.client.cluster)
+        known = frozenset(f"{broker.host.lower()}:{broker.port}" for broker in brokers)
+        return LogOrigin(cluster_id or None, f"cluster id and brokers as {self.uri} names them", known)
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        from offsetmgr.wire.topicids import topic_ids
+
+        wire, asked = self.wire(), None if topics is None else list(topics)
+        return wire.run(lambda deadline: topic_ids(wire.client, asked, deadline))
 
     def delete_group(self, group: str) -> None:
         """Deletes a group with all that it has committed.

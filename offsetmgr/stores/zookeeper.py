@@ -7,12 +7,14 @@ How to read and write many nodes quickly and safely is the business of `offsetmg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, Unreadable
-from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition, can_be_a_topic
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -24,12 +26,14 @@ from offsetmgr.stores.base import (
     StoreIdentity,
     Verdict,
 )
+from offsetmgr.stores.origin import UNNAMED, LogOrigin
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.bulkedits import carry_out
 from offsetmgr.zookeeper.bulkscan import BulkScan
 from offsetmgr.zookeeper.jute import Code, NodeData
 from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsetdata import SURE_DIGITS
 from offsetmgr.zookeeper.registry import members
 from offsetmgr.zookeeper.session import ZookeeperSession
@@ -124,6 +128,52 @@ class ZookeeperStore(StoreBase):
             f"{where}#brokers:{brokers.czxid}:{brokers.ctime_ms}",
             "connect string, and creation (zxid, time in ms) of /brokers; no cluster id there",
         )
+
+    dates_topics = True
+
+    def log_origin(self) -> LogOrigin:
+        """The cluster id under this chroot; for brokers before 0.10.1, which write none, the addresses of the live
+        brokers. Storm's ZooKeeper names no Kafka cluster."""
+        from offsetmgr.zookeeper.directory import brokers
+
+        if not self._layout.registry:
+            return replace(UNNAMED, how="Storm's ZooKeeper names no Kafka cluster")
+        (node,) = self.session.get_many([paths.CLUSTER_ID])
+        if isinstance(node, OffsetMgrError):
+            raise node
+        if node is not None:
+            where = f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}"
+            return LogOrigin(parse_cluster_id(paths.CLUSTER_ID, node.data), where)
+        found = [entry.value for entry in brokers(self.session) if entry.value is not None]
+        addresses = frozenset(f"{at.host.lower()}:{at.port}" for broker in found for at in broker.endpoints)
+        at = f"{self.session.chroot}{paths.BROKER_IDS}"
+        listed = f"{at} lists {', '.join(sorted(addresses)[:3])}" if addresses else f"{at} lists no broker"
+        return LogOrigin(None, f"no {self.session.chroot}{paths.CLUSTER_ID}, and {listed}", addresses)
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        """From ``/brokers/topics``, into which brokers from 2.8 on write them."""
+        if not self._layout.registry:
+            return {}
+        names = self.session.children(paths.BROKER_TOPICS) or () if topics is None else topics
+        found = {}
+        for topic, node in self._topic_nodes(names):
+            with suppress(OffsetMgrError):  # a node that cannot be read tells no id
+                if (topic_id := parse_topic(f"{paths.BROKER_TOPICS}/{topic}", node.data, []).topic_id) is not None:
+                    found[topic] = topic_id
+        return found
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """From ``/brokers/topics``: ZooKeeper's own clock, which dates the offsets' nodes too."""
+        if not self._layout.registry:
+            return {}
+        return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
+
+    def _topic_nodes(self, topics: Iterable[str]) -> Iterator[tuple[str, NodeData]]:
+        names = [topic for topic in topics if can_be_a_topic(topic)]
+        found = self.session.get_many([f"{paths.BROKER_TOPICS}/{topic}" for topic in names])
+        for topic, node in zip(names, found, strict=True):
+            if isinstance(node, NodeData):
+                yield topic, node
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from offsetmgr.stores.base import (
     StoreIdentity,
     Verdict,
 )
+from offsetmgr.stores.origin import LogOrigin
 
 Call = Literal["read", "write"]
 
@@ -92,6 +93,18 @@ class FaultyStore(StoreBase):
     def identity(self) -> StoreIdentity:
         _raise_whole(self._armed("read"))
         return self.store.identity()
+
+    def log_origin(self) -> LogOrigin:
+        _raise_whole(self._armed("read"))
+        return self.store.log_origin()
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        _raise_whole(self._armed("read"))
+        return self.store.topic_ids(topics)
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        _raise_whole(self._armed("read"))
+        return self.store.topics_created(topics)
 
     def groups(self) -> Iterator[str]:
         _raise_whole(self._armed("read"))

@@ -20,6 +20,7 @@ from offsetmgr.stores.base import (
     Verdict,
     same_value,
 )
+from offsetmgr.stores.origin import LogOrigin
 
 
 @dataclass
@@ -28,6 +29,8 @@ class MemoryStore(StoreBase):
     ``broken`` maps groups or (group, partition) pairs to the error that reading them gives."""
 
     id: str = "memory"
+    cluster: str = "memory"
+    """The cluster whose logs the offsets point into."""
     kind: str = "memory"
     conditional: str = "version"
     data: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
@@ -44,6 +47,9 @@ class MemoryStore(StoreBase):
 
     def identity(self) -> StoreIdentity:
         return StoreIdentity(self.kind, self.id, "given to the constructor")
+
+    def log_origin(self) -> LogOrigin:
+        return LogOrigin(self.cluster, "given to the constructor")
 
     def groups(self) -> Iterator[str]:
         return iter(list(self.data))

@@ -1,0 +1,171 @@
+"""Whether the offsets of one store may be written to another: an offset and a leader epoch are valid in one log only.
+
+A log is a topic of a Kafka cluster, and of one life of that topic: a topic that was deleted and recreated has another
+log. `offsetmgr.stores.origin` decides from what two stores say about their clusters; `Crossing` holds the decision for
+one command, with what is known about recreated topics. Source: topic ids (KIP-516).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from offsetmgr.errors import OtherCluster, RecreatedTopic
+from offsetmgr.formats.base import SnapshotHeader
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.origin import UNNAMED, Compared, LogOrigin, Relation, Translate, compare_origins
+
+
+def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
+    """The origin of a snapshot's offsets, as its header names it; None: a format without a header."""
+    if header is None:
+        return replace(UNNAMED, how="the file names no Kafka cluster")
+    cluster_id = header.log_cluster_id or (header.cluster_id if header.source_kind == "kafka" else None)
+    if cluster_id:
+        return LogOrigin(cluster_id, "cluster id in the snapshot")
+    if header.log_brokers:
+        named = frozenset(header.log_brokers)
+        return LogOrigin(None, f"the snapshot names the brokers {', '.join(sorted(named)[:3])}", named)
+    return replace(UNNAMED, how="the snapshot names no Kafka cluster")
+
+
+def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[str, str]) -> SnapshotHeader:
+    """The header of a snapshot of a store with this origin, whose topics have these ids."""
+    return replace(
+        header, log_cluster_id=origin.cluster_id, log_brokers=tuple(sorted(origin.brokers)), topic_ids=topic_ids
+    )
+
+
+class NumberedStore(Protocol):
+    """The part of an `OffsetStore` that tells which logs its offsets point into."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def log_origin(self) -> LogOrigin:
+        """See `LogOrigin`. Raises `Unreachable`, `TimedOut`, `Unreadable`."""
+        ...
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        """Ids of those of ``topics`` (None: all) for which the store knows one."""
+        ...
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """When those of ``topics`` were created of which the store knows it, in milliseconds since 1970."""
+        ...
+
+
+HINT: Final = (
+    "an offset is valid only in the log that it was committed for; if the target's topics are equal copies of the "
+    "source's (same records at the same offsets), --translate none writes the numbers unchanged"
+)
+
+
+@dataclass
+class Crossing:
+    """One command's transfer of offsets from ``source`` to ``target``.
+
+    Use it in this order: 1. construct it; 2. `check`, which refuses another cluster; 3. for each batch `learn` its
+    topics; 4. `refusal` for each offset, and `carry` for the value to write.
+    """
+
+    source: NumberedStore
+    target: NumberedStore
+    translate: Translate | None = None
+    compared: Compared = field(init=False)
+    _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
+    _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _created: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    _learned: set[str] = field(default_factory=set, init=False, repr=False)
+    _taken_at: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.source is self.target or self.source.uri == self.target.uri:
+            self.compared = Compared(Relation.SAME, "source and target are one store")
+        else:
+            self.compared = compare_origins(self.source.log_origin(), self.target.log_origin())
+
+    def check(self, what: str) -> None:
+        """Raises `OtherCluster` where the offsets belong to another cluster and the user has not accepted that."""
+        if self.compared.relation is Relation.OTHER and self.translate is None:
+            raise OtherCluster(what, f"offsets of another Kafka cluster: {self.compared.how}", HINT)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the offsets go to another cluster, where topic ids and times of creation prove nothing."""
+        return self.compared.relation is Relation.OTHER
+
+    def text(self) -> str:
+        """One line for people: how the logs relate."""
+        return self.compared.text(self.translate)
+
+    def carry(self, value: OffsetAndMetadata) -> OffsetAndMetadata:
+        """The value to write: without the leader epoch unless both sides are one cluster."""
+        if value.leader_epoch is None or self.compared.keeps_epochs:
+            return value
+        return value._replace(leader_epoch=None)
+
+    # --- recreated topics ---------------------------------------------------------------------------
+
+    def recreation(self) -> str:
+        """How the command finds topics that were recreated after a commit, in words."""
+        if self.foreign:
+            return "not checked: the topics of another cluster are other logs"
+        if self._snapshot_ids() is not None:
+            return "checked by the topic ids in the snapshot, else by the time of creation in ZooKeeper"
+        if self._dates():
+            return "checked by the time of creation in ZooKeeper; unknown for topics that it does not list"
+        return "unknown: neither side tells both when an offset was committed and when its topic was created"
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Asks, in bulk, what the stores know about these topics."""
+        new = set(topics) - self._learned
+        if not new or self.foreign:
+            return
+        self._learned |= new
+        if (ids := self._snapshot_ids()) is not None:
+            self._source_ids = ids
+            self._target_ids.update(self.target.topic_ids(new))
+        for store in self._dates():
+            for topic, created in store.topics_created(new - self._created.keys()).items():
+                self._created[topic] = created
+
+    def refusal(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
+        """Why an offset of the source is not valid any more: its topic was recreated after the commit. None where it
+        was not, or where nothing shows it."""
+        topic = tp.topic
+        was, now = self._source_ids.get(topic), self._target_ids.get(topic)
+        if was is not None and now is not None:
+            if was == now:
+                return None
+            return _recreated(tp, f"its topic id was {was} and is {now}: the topic was deleted and recreated")
+        created, at = self._created.get(topic), committed.commit_timestamp
+        if at is None:
+            at = self._taken_at
+        if created is None or at is None or created <= at:
+            return None
+        why = f"committed at {_moment(at)}, and the topic was created after that, at {_moment(created)}"
+        return _recreated(tp, why)
+
+    def _snapshot_ids(self) -> Mapping[str, str] | None:
+        """Topic ids as of the time of the commits: only a snapshot holds these."""
+        header = getattr(self.source, "header", None)
+        if header is None:
+            return None
+        self._taken_at = header.taken_at
+        return header.topic_ids if header.topic_ids else None
+
+    def _dates(self) -> list[NumberedStore]:
+        """The stores that know when topics were created, the source first."""
+        return [store for store in (self.source, self.target) if getattr(store, "dates_topics", False)]
+
+
+def _recreated(tp: TopicPartition, why: str) -> RecreatedTopic:
+    return RecreatedTopic(str(tp), why, "the offset points into the deleted log; set a new one with offsets reset")
+
+
+def _moment(at_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,88 @@
+"""Which Kafka cluster's logs the offsets of a store point into, and how the logs of two stores relate.
+
+Pure. Sources: Kafka's cluster id (KIP-78).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Translate(StrEnum):
+    """How offsets of one cluster become offsets of another (``--translate``)."""
+
+    NONE = "none"
+    """They stay as they are: the user states that the logs of the other cluster are equal copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOrigin:
+    """The Kafka cluster whose logs a store's offsets point into.
+
+    ``cluster_id`` is None where nothing names it. ``brokers`` are addresses (``host:port``) at which brokers of the
+    cluster listen, for stores without an id. A store that names neither is ``unnamed``: a text file, whose user knows
+    the origin. ``how`` says where the facts come from.
+    """
+
+    cluster_id: str | None
+    how: str
+    brokers: frozenset[str] = frozenset()
+    unnamed: bool = False
+
+
+UNNAMED: Final = LogOrigin(None, "it names no Kafka cluster", unnamed=True)
+
+
+class Relation(StrEnum):
+    """How the logs of two stores relate."""
+
+    SAME = "same"
+    """Both stores name the same cluster id."""
+    INFERRED = "inferred"
+    """One store names no cluster id; a broker that it lists is a broker of the other one's cluster."""
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """One side names no cluster: the user's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The relation of two stores' logs and the reason for it, in words."""
+
+    relation: Relation
+    how: str
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether leader epochs of the source are valid in the target."""
+        return self.relation in (Relation.SAME, Relation.INFERRED)
+
+    def text(self, translate: Translate | None = None) -> str:
+        """One line for people."""
+        if self.relation is Relation.SAME:
+            return f"one Kafka cluster on both sides: {self.how}"
+        if self.relation is Relation.INFERRED:
+            return f"one Kafka cluster on both sides (inferred): {self.how}"
+        if self.relation is Relation.UNKNOWN:
+            return f"origin unknown: {self.how}; check that the offsets belong to the target's cluster"
+        end = "; --translate none: offsets are written unchanged, without leader epochs" if translate else ""
+        return f"another Kafka cluster: {self.how}{end}"
+
+
+def compare_origins(source: LogOrigin, target: LogOrigin) -> Compared:
+    """Decides how two stores' logs relate."""
+    if source.unnamed or target.unnamed:
+        side, origin = ("source", source) if source.unnamed else ("target", target)
+        return Compared(Relation.UNKNOWN, f"{side}: {origin.how}")
+    if source.cluster_id is not None and target.cluster_id is not None:
+        if source.cluster_id == target.cluster_id:
+            return Compared(Relation.SAME, f"cluster id {source.cluster_id}")
+        return Compared(
+            Relation.OTHER, f"the source belongs to cluster {source.cluster_id}, the target to {target.cluster_id}"
+        )
+    if common := sorted(source.brokers & target.brokers):
+        return Compared(Relation.INFERRED, f"no cluster id in ZooKeeper, but both name the broker {common[0]}")
+    without = ("source", source) if source.cluster_id is None else ("target", target)
+    return Compared(Relation.OTHER, f"no broker of the {without[0]} is a broker of the other side ({without[1].how})")
