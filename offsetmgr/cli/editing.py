@@ -47,17 +47,11 @@ MOST_FAILURES_SHOWN: Final = 200
 
 
 def checked_crossing(what: str, source: NumberedStore, target: OffsetStore, translate: Translate | None) -> Crossing:
-    """How the logs of both sides relate, which people are told; raises `OtherCluster` where that forbids the edit.
-
-    A snapshot file that the edit creates names the source's cluster as the origin of its offsets."""
-    from offsetmgr.stores.snapshot import SnapshotStore
-
+    """Compares the logs of both sides and prints the result. Raises `OtherCluster` where that forbids the edit."""
     crossing = Crossing(source, target, translate)
     crossing.check(what)
     if crossing.compared.relation is not Relation.SAME:
         note(f"numbers {crossing.text()}")
-    if isinstance(target, SnapshotStore):
-        target.name_origin(source.log_origin(), source.topic_ids())
     return crossing
 
 

@@ -219,7 +219,6 @@ def apply_command(
 ) -> None:
     """Write what the plan says; run again after an interruption, it goes on where it stopped."""
     from offsetmgr.migration.apply import apply, check_endpoint
-    from offsetmgr.stores.snapshot import SnapshotStore
 
     plan, state = _open_plan(plan_path)
     sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
@@ -228,8 +227,6 @@ def apply_command(
     if plan.header.compared is None:
         why = "it was made by an older offsetmgr, which did not compare the Kafka clusters of both sides"
         raise PlanError(f"plan {plan_path}", why, "make a new plan")
-    if isinstance(target, SnapshotStore):
-        target.name_origin(sides.source.log_origin(), sides.source.topic_ids())
     if refresh:
         confirm(f"commit again what the plan's groups hold in {plan.header.target.uri}?", yes=yes)
         _refresh(sides, plan)

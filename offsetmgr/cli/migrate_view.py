@@ -36,6 +36,7 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
     Action.REFUSE_NUMBERED: "refused: the target is of Kafka 0.7, and this is an offset",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; mend it and plan anew, or leave it out",
+    Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
     Action.REFUSE_GONE: "refused: copied, and gone since",
 }
 

@@ -57,8 +57,8 @@ class NumberedStore(Protocol):
 
 
 HINT: Final = (
-    "an offset is valid only in the log that it was committed for; if the target's topics are equal copies of the "
-    "source's (same records at the same offsets), --translate none writes the numbers unchanged"
+    "only where the target's topics are exact copies (the same records at the same offsets), add --translate none: it "
+    "writes the numbers unchanged"
 )
 
 
@@ -89,7 +89,8 @@ class Crossing:
     def check(self, what: str) -> None:
         """Raises `OtherCluster` where the offsets belong to another cluster and the user has not accepted that."""
         if self.compared.relation is Relation.OTHER and self.translate is None:
-            raise OtherCluster(what, f"offsets of another Kafka cluster: {self.compared.how}", HINT)
+            why = f"the offsets are positions in the logs of another Kafka cluster: {self.compared.how}"
+            raise OtherCluster(what, why, HINT)
 
     @property
     def foreign(self) -> bool:

@@ -66,7 +66,7 @@ class Compared:
         if self.relation is Relation.INFERRED:
             return f"one Kafka cluster on both sides (inferred): {self.how}"
         if self.relation is Relation.UNKNOWN:
-            return f"origin unknown: {self.how}; check that the offsets belong to the target's cluster"
+            return f"origin unknown: {self.how}"
         end = "; --translate none: offsets are written unchanged, without leader epochs" if translate else ""
         return f"another Kafka cluster: {self.how}{end}"
 
@@ -74,8 +74,8 @@ class Compared:
 def compare_origins(source: LogOrigin, target: LogOrigin) -> Compared:
     """Decides how two stores' logs relate."""
     if source.unnamed or target.unnamed:
-        side, origin = ("source", source) if source.unnamed else ("target", target)
-        return Compared(Relation.UNKNOWN, f"{side}: {origin.how}")
+        which = f"source: {source.how}" if source.unnamed else f"target: {target.how}"
+        return Compared(Relation.UNKNOWN, f"{which}, so nothing shows that the offsets belong to the target's cluster")
     if source.cluster_id is not None and target.cluster_id is not None:
         if source.cluster_id == target.cluster_id:
             return Compared(Relation.SAME, f"cluster id {source.cluster_id}")

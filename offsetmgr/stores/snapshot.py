@@ -44,7 +44,7 @@ from offsetmgr.stores.base import (
     StoreBase,
     StoreIdentity,
 )
-from offsetmgr.stores.crossing import origin_of_snapshot, with_origin
+from offsetmgr.stores.crossing import origin_of_snapshot
 from offsetmgr.stores.origin import UNNAMED, LogOrigin
 from offsetmgr.stores.snapshot_edit import Decider, spooled_entry, spooled_result
 from offsetmgr.stores.snapshot_edit import spool as append
@@ -122,7 +122,6 @@ class SnapshotStore(StoreBase):
         self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _Opened | None = None
-        self._new_origin: tuple[LogOrigin, Mapping[str, str]] = UNNAMED, {}
 
     @property
     def uri(self) -> str:
@@ -167,10 +166,6 @@ class SnapshotStore(StoreBase):
         """The ids of the source's topics when the snapshot was taken. Raises as `fetch`."""
         known = {} if (header := self.header) is None else header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
-
-    def name_origin(self, origin: LogOrigin, topic_ids: Mapping[str, str]) -> None:
-        """Where the offsets come from that the next edits bring, for the header of a file that they create."""
-        self._new_origin = origin, topic_ids
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -267,8 +262,7 @@ class SnapshotStore(StoreBase):
     def _open_or_new(self) -> _Opened:
         if os.path.lexists(self._path):
             return self._open()
-        header = with_origin(SnapshotHeader.new(self.uri, "file", clock=self._clock), *self._new_origin)
-        return _Opened(_NoReader(self._form, header), io.BytesIO(), ())
+        return _Opened(_NoReader(self._form, SnapshotHeader.new(self.uri, "file", clock=self._clock)), io.BytesIO(), ())
 
     def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], spool: IO[bytes]) -> None:
         def merged() -> Iterator[GroupEntry]:

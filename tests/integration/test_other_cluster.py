@@ -1,0 +1,284 @@
+"""Offsets and leader epochs stay in the cluster whose logs they point into, unless the user says otherwise.
+
+The case that was met in production: a group stands at offset 400 with leader epoch 37 in cluster A. In cluster B the
+topic of the same name begins with 300 other records. A copy of the number made a Java consumer read nothing, forever,
+because cluster B's log never had that epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from conftest import MakeTopic
+from processes import Commands, create_topic, wait_for
+
+from offsetmgr.migration.plan import Action
+from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, java_tool
+from offsetmgr.stores.uri import open_store
+from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.transactions import Create
+
+pytestmark = pytest.mark.servers
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+STANDS_AT, EPOCH = 400, 37
+
+
+def produce(bootstrap: str, topic: str, texts: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for text in texts:
+        producer.produce(topic, text, partition=0)
+    assert producer.flush(60) == 0
+
+
+class TwoClusters:
+    """Topic ``topic`` in cluster A (3.9.1) and cluster B (4.1.1), and group ``group`` at 400 with epoch 37 in A."""
+
+    def __init__(self, a: KafkaBroker, b: KraftBroker, name: str, folder: Path) -> None:
+        self.a, self.b = f"kafka://{a.bootstrap}", f"kafka://{b.bootstrap}"
+        self.bootstrap_a, self.bootstrap_b = a.bootstrap, b.bootstrap
+        self.logs_a = a.folder / "data"
+        self.topic = self.group = name
+        self.tp = TopicPartition(name, 0)
+        self.commands = Commands(folder)
+        with open_store(self.a) as store:
+            store.commit(name, {self.tp: OffsetAndMetadata(STANDS_AT, "note", EPOCH)})
+
+    def in_b(self, group: str | None = None) -> Committed | None:
+        with open_store(self.b) as store:
+            found = store.fetch(group or self.group).get(self.tp)
+        assert found is None or isinstance(found, Committed)
+        return found
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        return self.commands.run(*arguments, code=code).stderr
+
+    def next_record_in_b(self) -> tuple[int, str]:
+        """The first record that a Java consumer of the group reads in cluster B: its offset and its value."""
+        arguments = ["--bootstrap-server", self.bootstrap_b, "--topic", self.topic, "--group", self.group]
+        arguments += ["--max-messages", "1", "--timeout-ms", "60000", "--property", "print.offset=true"]
+        done = java_tool("kafka-3.9", CONSOLE, arguments)
+        offset, value = done.stdout.strip().split("\t")
+        return int(offset.removeprefix("Offset:")), value
+
+
+@pytest.fixture
+def clusters(kafka: KafkaBroker, kraft: KraftBroker, unique: str, tmp_path: Path) -> TwoClusters:
+    records = [f"record {n}" for n in range(500)]
+    for broker, first in ((kafka, []), (kraft, [f"other {n}" for n in range(300)])):
+        create_topic(broker.bootstrap, unique, 1)
+        produce(broker.bootstrap, unique, first + records)
+    return TwoClusters(kafka, kraft, unique, tmp_path)
+
+
+def move_by_plan(at: TwoClusters, *options: str, code: int = 0) -> str:
+    said = at.run(
+        "migrate", "plan", "--from", at.a, "--to", at.b, "--group", at.group, "-o", "p.json", *options, code=code
+    )
+    return said if code else said + at.run("migrate", "apply", "p.json", "--yes")
+
+
+def move_by_import(at: TwoClusters, *options: str, code: int = 0) -> str:
+    at.run("offsets", "export", "--store", at.a, "--group", at.group, "s.avro", "--overwrite")
+    return at.run("offsets", "import", "s.avro", "--store", at.b, "--execute", "--yes", *options, code=code)
+
+
+def move_by_copy(at: TwoClusters, *options: str, code: int = 0) -> str:
+    names = (at.group, at.group)
+    return at.run("groups", "copy", *names, "--store", at.a, "--to", at.b, "--execute", "--yes", *options, code=code)
+
+
+def move_by_copies_through_a_file(at: TwoClusters, *options: str, code: int = 0) -> str:
+    """A copy into a snapshot leaves the cluster that the snapshot names as it is."""
+    at.run("offsets", "export", "--store", at.a, "--group", at.group, "f.avro", "--overwrite")
+    at.run("groups", "copy", at.group, "second", "--store", at.a, "--to", "file:f.avro", "--execute", "--yes")
+    from_file = ("groups", "copy", "second", at.group, "--store", "file:f.avro", "--to", at.b)
+    return at.run(*from_file, "--execute", "--yes", *options, code=code)
+
+
+def move_by_log(at: TwoClusters, *options: str, code: int = 0) -> str:
+    arguments = ("log", "offsets", str(at.logs_a), "--group", at.group, "--to", at.b)
+    return at.run(*arguments, "--execute", "--yes", *options, code=code)
+
+
+Move = Callable[..., str]
+MOVES: list[Move] = [move_by_plan, move_by_import, move_by_copy, move_by_copies_through_a_file, move_by_log]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_offsets_of_another_cluster_are_refused_and_nothing_is_written(clusters: TwoClusters, move: Move) -> None:
+    said = move(clusters, code=2)
+    assert "the offsets are positions in the logs of another Kafka cluster: the source belongs to cluster" in said
+    assert "hint: only where the target's topics are exact copies" in said
+    assert "--translate none" in said
+    assert clusters.in_b() is None
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_with_translate_none_the_number_goes_over_and_the_leader_epoch_does_not(
+    clusters: TwoClusters, move: Move
+) -> None:
+    assert "another Kafka cluster" in move(clusters, "--translate", "none")
+    held = clusters.in_b()
+    assert held is not None
+    assert (held.offset, held.metadata, held.leader_epoch) == (STANDS_AT, "note", None)
+
+
+def test_a_java_consumer_reads_on_from_exactly_that_number(clusters: TwoClusters) -> None:
+    move_by_plan(clusters, "--translate", "none")
+    assert clusters.next_record_in_b() == (STANDS_AT, "record 100")
+
+
+def test_a_java_consumer_reads_the_right_record_where_the_log_is_an_equal_copy(
+    kafka: KafkaBroker, kraft: KraftBroker, unique: str, tmp_path: Path
+) -> None:
+    for broker in (kafka, kraft):
+        create_topic(broker.bootstrap, unique, 1)
+        produce(broker.bootstrap, unique, [f"record {n}" for n in range(500)])
+    clusters = TwoClusters(kafka, kraft, unique, tmp_path)
+    move_by_import(clusters, "--translate", "none")
+    assert clusters.next_record_in_b() == (STANDS_AT, f"record {STANDS_AT}")
+
+
+def test_within_one_cluster_the_leader_epoch_stays(clusters: TwoClusters) -> None:
+    other = f"{clusters.group}-copy"
+    clusters.run("groups", "copy", clusters.group, other, "--store", clusters.a, "--execute", "--yes")
+    with open_store(clusters.a) as store:
+        found = store.fetch(other)[clusters.tp]
+    assert isinstance(found, Committed)
+    assert found.leader_epoch == EPOCH
+
+
+def test_a_file_that_names_no_cluster_is_the_users_word(clusters: TwoClusters) -> None:
+    clusters.run("offsets", "export", "--store", clusters.a, "--group", clusters.group, "s.csv")
+    to_b = ("--store", clusters.b, "--group", clusters.group, "--execute", "--yes")
+    said = clusters.run("offsets", "import", "s.csv", *to_b)
+    assert "origin unknown: source: the file names no Kafka cluster" in said
+    held = clusters.in_b()
+    assert held is not None
+    assert held.offset == STANDS_AT
+
+
+# --- ZooKeeper -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old_zookeeper(zookeeper: ZooKeeperServer, unique: str) -> Iterator[tuple[str, ZookeeperSession]]:
+    """The chroot of a cluster before 0.10.1, which has no id, with a group at offset 5; its connect string."""
+    connect = f"{zookeeper.connect}/{unique}"
+    with ZookeeperSession(zookeeper.connect) as root:
+        root.transaction([Create(f"/{unique}")])
+    with open_store(f"zookeeper://{connect}") as store:
+        store.commit(unique, {TopicPartition(unique, 0): OffsetAndMetadata(5)})
+    with ZookeeperSession(connect) as session:
+        yield connect, session
+
+
+def register_broker(session: ZookeeperSession, address: str) -> None:
+    """As brokers before 0.9 register themselves."""
+    host, _, port = address.rpartition(":")
+    node = {"jmx_port": -1, "timestamp": "1", "host": host, "version": 1, "port": int(port)}
+    session.transaction(
+        [Create("/brokers"), Create("/brokers/ids"), Create("/brokers/ids/0", json.dumps(node).encode())]
+    )
+
+
+def plan_from(connect: str, target: str, commands: Commands, group: str, *options: str, code: int) -> str:
+    sides = ("--from", f"zookeeper://{connect}", "--to", target, "--group", group)
+    return commands.run("migrate", "plan", *sides, "-o", "p.json", *options, code=code).stderr
+
+
+def test_a_zookeeper_without_a_cluster_id_belongs_to_the_cluster_whose_brokers_it_lists(
+    old_zookeeper: tuple[str, ZookeeperSession],
+    kafka: KafkaBroker,
+    make_topic: MakeTopic,
+    unique: str,
+    tmp_path: Path,
+) -> None:
+    connect, session = old_zookeeper
+    produce(kafka.bootstrap, make_topic(unique), ["record"] * 10)
+    register_broker(session, kafka.bootstrap)
+    said = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=0)
+    named = f"both name the broker {kafka.bootstrap}"
+    assert f"one Kafka cluster on both sides (inferred): no cluster id in ZooKeeper, but {named}" in said
+
+
+@pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
+def test_a_zookeeper_that_lists_no_broker_of_the_target_is_another_cluster(
+    old_zookeeper: tuple[str, ZookeeperSession], kafka: KafkaBroker, unique: str, tmp_path: Path, listed: str | None
+) -> None:
+    connect, session = old_zookeeper
+    if listed is not None:
+        register_broker(session, listed)
+    said = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=2)
+    assert "no broker of the source is a broker of the other side" in said
+    assert f"lists {listed or 'no broker'}" in said
+    assert not (tmp_path / "p.json").exists()
+
+
+# --- topics that were recreated ------------------------------------------------------------------------
+
+
+def recreate(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+
+    def created() -> bool:
+        """The controller takes the name again once the deletion is complete."""
+        try:
+            create_topic(bootstrap, topic, 1)
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+            return False
+        return True
+
+    wait_for(created, f"{topic} is recreated")
+    produce(bootstrap, topic, ["new record"] * 1000)
+
+
+def test_an_offset_in_zookeeper_of_a_recreated_topic_is_refused(
+    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    """ZooKeeper dates both the offset and the topic. Kafka deletes the offsets of a deleted topic; ZooKeeper keeps
+    them."""
+    gone, stays = make_topic(unique), make_topic(f"{unique}-stays")
+    produce(kafka.bootstrap, stays, ["record"] * 10)
+    connect = f"{zookeeper.connect}/kafka"
+    with open_store(f"zookeeper://{connect}") as store:
+        store.commit(unique, {TopicPartition(t, 0): OffsetAndMetadata(5) for t in (gone, stays)})
+    recreate(kafka.bootstrap, gone)
+    commands = Commands(tmp_path)
+    said = plan_from(connect, f"kafka://{kafka.bootstrap}", commands, unique, code=0)
+    assert "recreated after the commit: checked by the time of creation in ZooKeeper" in said
+    (group,) = PlanFile(tmp_path / "p.json").groups()
+    steps = {step.tp.topic: step for step in group.steps}
+    assert steps[gone].action is Action.REFUSE_RECREATED
+    assert "the topic was created after that" in steps[gone].note
+    assert steps[stays].action is Action.COPY
+    rename = ("groups", "rename", unique, f"{unique}-new", "--store", f"zookeeper://{connect}")
+    said = commands.run(*rename, "--execute", "--yes", code=1).stderr
+    assert "the topic was created after that" in said
+
+
+def test_a_snapshot_of_a_topic_that_was_recreated_is_refused(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    """The snapshot carries topic ids."""
+    uri, tp = f"kafka://{kafka.bootstrap}", TopicPartition(make_topic(unique), 0)
+    commands = Commands(tmp_path)
+    with open_store(uri) as store:
+        store.commit(unique, {tp: OffsetAndMetadata(5)})
+    commands.run("offsets", "export", "--store", uri, "--group", unique, "s.avro")
+    recreate(kafka.bootstrap, unique)
+    said = commands.run("offsets", "import", "s.avro", "--store", uri, "--execute", "--yes", code=1).stderr
+    assert "the topic was deleted and recreated" in said
+    plan = ("migrate", "plan", "--from", "file:s.avro", "--to", uri, "--group", unique, "-o", "p.json")
+    assert "refuse-recreated" in commands.run(*plan, code=0).stdout
+    with open_store(uri) as store:
+        assert store.fetch(unique) == {}
