@@ -183,14 +183,12 @@ class Edit:
         tool = f"offsetmgr {__version__}"
         store = self.store
         if not isinstance(store, Twofold):
-            header = header_for(store.uri, store.identity(), tool)
+            header = header_for(store, tool)
             results = carry_out(store, proposal, path, header, guard=guard, on_images=self._images_kept)
             return [self._undo(path, store.uri)], results
         inner = (store.primary, store.secondary)
         paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
-        first, second = (
-            Image(at, header_for(one.uri, one.identity(), tool)) for at, one in zip(paths, inner, strict=True)
-        )
+        first, second = (Image(at, header_for(one, tool)) for at, one in zip(paths, inner, strict=True))
         both = carry_out_both(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
         return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
 

@@ -467,11 +467,10 @@ def export(
 ) -> None:
     """Write committed offsets to a snapshot file."""
     from offsetmgr import __version__
-    from offsetmgr.formats.base import SnapshotHeader
     from offsetmgr.formats.choose import format_name
     from offsetmgr.operations.export import export_groups
+    from offsetmgr.operations.images import header_for
     from offsetmgr.operations.selection import TopicSelection, choose_groups
-    from offsetmgr.stores.crossing import with_origin
     from offsetmgr.stores.snapshot import write_snapshot
 
     names = require_groups(group, all_groups)
@@ -480,10 +479,8 @@ def export(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
-    identity = store.identity()
-    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, f"offsetmgr {__version__}")
     ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_some_of(name)}
-    header = with_origin(header, store.log_origin(), ids)
+    header = header_for(store, f"offsetmgr {__version__}", ids)
     groups = export_groups(store, chosen, topics, strict=not all_groups)
     done = write_snapshot(
         file,
@@ -541,6 +538,10 @@ def import_offsets(
     topics.within(store.capabilities.partitions)
     path = Path(file)
     if holds_images(path):
+        with closing(open_file(path, "avro")) as images_file:
+            header = images_file.header
+            if header is None or header.source_uri != store.uri:
+                checked_crossing("offsets import", images_file, store, translate)
         edit = Edit(
             "offsets import undo",
             connect,

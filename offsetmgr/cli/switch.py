@@ -188,7 +188,7 @@ def _recorder(group: str, path: str | None) -> Record:
             if change.expected is not None
         )
         with Proposal.of([GroupProposal(group, proposed)]) as proposal:
-            write_images(file, proposal, header_for(store.uri, store.identity()))
+            write_images(file, proposal, header_for(store))
         note(f"{group}: copies {len(proposed)} offsets into {store.uri}; before-images: {file}")
 
     return record

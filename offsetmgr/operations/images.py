@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from offsetmgr.formats.base import SnapshotHeader
 from offsetmgr.formats.images import GroupImages, is_images, read_images
 from offsetmgr.formats.images import write_images as write_stream
 from offsetmgr.operations.proposal import Proposal, ProposedChange
-from offsetmgr.stores.base import StoreIdentity
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.crossing import with_origin
 
 
 def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
@@ -22,9 +23,15 @@ def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
     return folder / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
 
 
-def header_for(uri: str, identity: StoreIdentity, tool_version: str = "") -> SnapshotHeader:
-    """The header of before-images taken now of the store at ``uri``."""
-    return SnapshotHeader.new(uri, identity.kind, identity.id, tool_version)
+def header_for(
+    store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
+) -> SnapshotHeader:
+    """The header of a snapshot or of before-images taken now of ``store``, whose topics have these ids.
+
+    Raises what `OffsetStore.identity` raises."""
+    identity = store.identity()
+    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, tool_version)
+    return with_origin(header, store.log_origin(), topic_ids or {})
 
 
 def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None:

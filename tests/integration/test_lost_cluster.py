@@ -236,9 +236,10 @@ def test_a_cluster_is_thrown_away_and_its_consumers_resume_on_another_where_they
     snapshot, plan = f"file:{tmp_path / 'saved.avro'}", str(tmp_path / "plan.json")
     new = f"kafka://{kafka.bootstrap}"
     cli("log", "offsets", str(disk), "--to", snapshot)
-    would = cli("log", "offsets", str(disk), "--to", new).stderr
+    copied = ("--translate", "none")  # the test produced the same records to the new cluster
+    would = cli("log", "offsets", str(disk), "--to", new, *copied).stderr
     assert f"dry run: would change {len(saved(cli, disk))} offsets in 2 groups in {new}" in would
-    cli("migrate", "plan", "--from", snapshot, "--to", new, "--all-groups", "-o", plan)
+    cli("migrate", "plan", "--from", snapshot, "--to", new, "--all-groups", "-o", plan, *copied)
     cli("migrate", "apply", plan, "--yes")
 
     for group, count in groups.items():

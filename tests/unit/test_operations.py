@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> Iterator[SnapshotStore]:
 def carry(store: SnapshotStore, groups: Iterable[GroupProposal], image: Path) -> int:
     """Carries proposals out, and gives the number of failures."""
     with Proposal.of(groups) as proposal:
-        results = list(carry_out(store, proposal, image, header_for(store.uri, store.identity())))
+        results = list(carry_out(store, proposal, image, header_for(store)))
     return sum(len(r.failures) for r in results)
 
 
