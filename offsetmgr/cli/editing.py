@@ -51,7 +51,7 @@ def checked_crossing(what: str, source: NumberedStore, target: OffsetStore, tran
     crossing = Crossing(source, target, translate)
     crossing.check(what)
     if crossing.compared.relation is not Relation.SAME:
-        note(f"numbers {crossing.text()}")
+        note(f"cluster {crossing.text()}")
     return crossing
 
 

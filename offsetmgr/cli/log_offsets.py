@@ -204,14 +204,16 @@ def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     from offsetmgr import __version__
     from offsetmgr.formats.base import SnapshotHeader
     from offsetmgr.formats.choose import by_name, format_name
-    from offsetmgr.operations.savedfolders import cluster_id
+    from offsetmgr.operations.savedfolders import SavedLogs, cluster_id
     from offsetmgr.segments.standing import alone_beside
+    from offsetmgr.stores.crossing import with_origin
     from offsetmgr.stores.snapshot import write_snapshot
 
     name = format_name(target.address, target.options.get("format"))
     group = target.options.get("group")
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
     header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
+    header = with_origin(header, SavedLogs(saved.sources).log_origin(), {})
     keeps = by_name(name, group).carries.errors
     try:
         with alone_beside(Path(target.address), "name another file with --to"):

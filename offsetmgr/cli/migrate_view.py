@@ -95,7 +95,7 @@ def show_plan_header(header: PlanHeader) -> None:
     note(f"from    {header.source.uri}  ({header.source.kind} {header.source.id}, {header.source.how})")
     note(f"to      {header.target.uri}  ({header.target.kind} {header.target.id}, {header.target.how})")
     if header.compared is not None:
-        note(f"numbers {header.compared.text(header.translate)}")
+        note(f"cluster {header.compared.text(header.translate)}")
         note(f"topics  recreated after the commit: {header.recreation}")
     if header.cluster_id is None:
         note("logs    not checked: no --bootstrap-server, so topics and log ranges are unknown")

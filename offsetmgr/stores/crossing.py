@@ -7,6 +7,7 @@ one command, with what is known about recreated topics. Source: topic ids (KIP-5
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -16,12 +17,21 @@ from offsetmgr.formats.base import SnapshotHeader
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.origin import UNNAMED, Compared, LogOrigin, Relation, Translate, compare_origins
 
+_CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")
+"""Kafka's ids: a UUID in URL-safe Base64."""
+
 
 def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
     """The origin of a snapshot's offsets, as its header names it; None: a format without a header."""
     if header is None:
         return replace(UNNAMED, how="the file names no Kafka cluster")
-    cluster_id = header.log_cluster_id or (header.cluster_id if header.source_kind == "kafka" else None)
+    cluster_id = header.log_cluster_id
+    if (
+        cluster_id is None
+        and header.source_kind in ("kafka", "zookeeper")
+        and _CLUSTER_ID.fullmatch(header.cluster_id or "")
+    ):
+        cluster_id = header.cluster_id  # the id of the store, for a ZooKeeper without a cluster id, has another form
     if cluster_id:
         return LogOrigin(cluster_id, "cluster id in the snapshot")
     if header.log_brokers:

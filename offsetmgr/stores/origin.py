@@ -62,13 +62,13 @@ class Compared:
     def text(self, translate: Translate | None = None) -> str:
         """One line for people."""
         if self.relation is Relation.SAME:
-            return f"one Kafka cluster on both sides: {self.how}"
+            return f"the same on both sides: {self.how}"
         if self.relation is Relation.INFERRED:
-            return f"one Kafka cluster on both sides (inferred): {self.how}"
+            return f"the same on both sides (inferred): {self.how}"
         if self.relation is Relation.UNKNOWN:
             return f"origin unknown: {self.how}"
         end = "; --translate none: offsets are written unchanged, without leader epochs" if translate else ""
-        return f"another Kafka cluster: {self.how}{end}"
+        return f"not the same on both sides: {self.how}{end}"
 
 
 def compare_origins(source: LogOrigin, target: LogOrigin) -> Compared:

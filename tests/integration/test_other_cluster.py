@@ -124,7 +124,7 @@ def test_offsets_of_another_cluster_are_refused_and_nothing_is_written(clusters:
 def test_with_translate_none_the_number_goes_over_and_the_leader_epoch_does_not(
     clusters: TwoClusters, move: Move
 ) -> None:
-    assert "another Kafka cluster" in move(clusters, "--translate", "none")
+    assert "cluster not the same on both sides" in move(clusters, "--translate", "none")
     held = clusters.in_b()
     assert held is not None
     assert (held.offset, held.metadata, held.leader_epoch) == (STANDS_AT, "note", None)
@@ -206,7 +206,7 @@ def test_a_zookeeper_without_a_cluster_id_belongs_to_the_cluster_whose_brokers_i
     register_broker(session, kafka.bootstrap)
     said = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=0)
     named = f"both name the broker {kafka.bootstrap}"
-    assert f"one Kafka cluster on both sides (inferred): no cluster id in ZooKeeper, but {named}" in said
+    assert f"cluster the same on both sides (inferred): no cluster id in ZooKeeper, but {named}" in said
 
 
 @pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
