@@ -240,7 +240,8 @@ class ManagerProcess:
             return text(503, trouble)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
         if waiting:
-            return text(503, f"{len(waiting)} shards are not served yet")
+            why = next((f"; shard {s['partition']}: {s['last_error']}" for s in waiting if s["last_error"]), "")
+            return text(503, f"{len(waiting)} shards are not served yet{why}")
         return text(200, "ready")
 
     def status(self) -> dict[str, Any]:
