@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from fronts import ManagerFront
 from relayed import RunningRelay
 
-from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.server.authorization import ADMIN_APIS, Rule, Rules
 from offsetmgr.wire.asking import ask
 from offsetmgr.wire.connection import Address, Connection
@@ -36,6 +37,7 @@ JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSE
     42,
     47,
 )
+CONFIG_RESOURCES, TOPIC_PARTITIONS = 74, 75
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
 
 
@@ -43,7 +45,7 @@ class Besieged(NamedTuple):
     """A manager with a relay, its offsets topic, and a topic of clients."""
 
     front: ManagerFront
-    broker: KafkaBroker
+    broker: KafkaBroker | KraftBroker
     topic: str
     orders: str
 
@@ -99,19 +101,25 @@ NO_EXTRAS = {
 
 @pytest.fixture(scope="module")
 def besieged(kafka: KafkaBroker) -> Iterator[Besieged]:
+    with serving(kafka) as found:
+        yield found
+
+
+@contextmanager
+def serving(broker: KafkaBroker | KraftBroker) -> Iterator[Besieged]:
     mark = uuid.uuid4().hex[:8]
     topic, orders = f"offsets-{mark}", f"orders-{mark}"
-    with ManagerFront(kafka.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as front:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with ManagerFront(broker.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as front:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(orders, 1)])[orders].result(20)
-        found = Besieged(front, kafka, topic, orders)
+        found = Besieged(front, broker, topic, orders)
 
-        async def serving() -> None:
+        async def served() -> None:
             async with asyncio.timeout(50):
                 while any(shard["state"] != "ACTIVE" for shard in front.process.status()["shards"]):
                     await asyncio.sleep(0.05)
 
-        front.run(serving())
+        front.run(served())
         yield found
 
 
@@ -391,3 +399,25 @@ def test_admin_apis_need_a_rule_that_names_them(besieged: Besieged) -> None:
         plain = {"replica_id": -1, "isolation_level": 0, "topics": [one(mine, timestamp=-1)]}
         assert parts(asked(LIST_OFFSETS, 7, plain)) == {mine: [0]}, "what every client asks needs no such rule"
     assert besieged.ids()[mine]
+
+
+def test_lists_that_newer_brokers_give_do_not_name_what_is_reserved(kraft: KraftBroker) -> None:
+    with serving(kraft) as besieged:
+        mine, orders = besieged.topic, besieged.orders
+        asked = {"topics": [], "response_partition_limit": 2000, "cursor": None}
+        every = codes(besieged.ask(TOPIC_PARTITIONS, 0, asked))
+        assert every[orders] == 0
+        assert mine not in every
+        named = {**asked, "topics": [{"name": name} for name in (mine, orders)]}
+        assert codes(besieged.ask(TOPIC_PARTITIONS, 0, named)) == {mine: TOPIC, orders: 0}
+        only = {**asked, "topics": [{"name": mine}]}
+        assert codes(besieged.ask(TOPIC_PARTITIONS, 0, only)) == {mine: TOPIC}
+        start = {**asked, "cursor": {"topic_name": mine, "partition_index": 0}}
+        assert mine not in codes(besieged.ask(TOPIC_PARTITIONS, 0, start))
+        found = besieged.ask(CONFIG_RESOURCES, 1, {"resource_types": [2, 32]})["config_resources"]
+        assert orders in [item["resource_name"] for item in found]
+        assert not [item for item in found if item["resource_name"].startswith(mine)]
+        resource = {"resource_type": 32, "resource_name": f"{mine}.managers"}
+        change = {"name": "consumer.session.timeout.ms", "value": "50000", "config_operation": 0}
+        message = {"resources": [{**resource, "configs": [change]}], "validate_only": False}
+        assert codes(besieged.ask(INCREMENTAL, 1, message), "responses") == {f"{mine}.managers": GROUP}

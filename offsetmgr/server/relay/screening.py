@@ -87,7 +87,8 @@ class Screen:
             if self._mark and access.shown is not None:
                 return self._answered(request, access, upstream.ask(request), [])
             return None
-        if request.api_key in ADMIN_APIS and len(request.frame) > _LARGE:
+        if request.api_key != _PRODUCE and len(request.frame) > _LARGE:
+            # Producers' requests must keep their order, which is the order of their sequence numbers.
             return self._apart(request, access)
         message = _decoded(request)
         if self._ids.unknown(_ids(listed(access, message))):
