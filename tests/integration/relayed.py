@@ -115,7 +115,9 @@ class RunningRelay(LoopThread):
 
     def __init__(self, bootstrap: str, reserved: Reserved | None = None, authorizer: Authorizer | None = None) -> None:
         super().__init__()
-        self._reserved = reserved or Reserved()
+        self._reserved = reserved or Reserved(
+            "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-slot-"
+        )
         self._authorizer = authorizer
         self.kept = MemoryOffsets()
         self.real = bootstrap

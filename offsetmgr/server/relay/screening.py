@@ -93,7 +93,7 @@ class Screen:
         message = _decoded(request)
         if self._ids.unknown(_ids(listed(access, message))):
             return self._apart(request, access, message)
-        return self._judged(request, access, message, upstream)
+        return self._judged(request, access, message, upstream.ask)
 
     def _suspect(self, request: Request) -> bool:
         """Whether the request must be decoded."""
@@ -114,26 +114,30 @@ class Screen:
 
     async def _apart(self, request: Request, access: Access, message: Message | None = None) -> Answer:
         """What takes so long that later requests of the client may be passed on before."""
-        link = self._links.of(request.connection)
         try:
             if message is None:
                 message = await asyncio.to_thread(_decoded, request)
             await self._ids.learn(self._ids.unknown(_ids(listed(access, message))))
-            upstream = link.apart()
         except InvalidRequest:
             raise
         except OffsetMgrError:
             return HANG_UP
+        answer = self._judged(request, access, message, self._ask_apart)
+        if answer is None:
+            answer = self._answered(request, access, self._ask_apart(request), [])
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async def _ask_apart(self, request: Request) -> bytes:
+        """The answer, over a connection of the request's own. Raises `Unreachable`."""
+        link = self._links.of(request.connection)
+        upstream = link.apart()
         try:
-            answer = self._judged(request, access, message, upstream)
-            if answer is None:
-                answer = self._answered(request, access, upstream.ask(request), [])
-            return await answer if isinstance(answer, Awaitable) else answer
+            return await upstream.ask(request)
         finally:
             link.end(upstream)
 
     def _judged(
-        self, request: Request, access: Access, message: Message, upstream: Upstream
+        self, request: Request, access: Access, message: Message, ask: Callable[[Request], Awaitable[bytes]]
     ) -> Answer | Awaitable[Answer]:
         """None where nothing is refused and nothing is to be taken out of the answer."""
         key, principal = request.api_key, request.connection.principal or ""
@@ -150,7 +154,7 @@ class Screen:
         codes = [self._code(key, principal, access, item) for item in items or ()]
         if not any(codes):
             if self._mark and access.shown is not None:
-                return self._answered(request, access, upstream.ask(request), [])
+                return self._answered(request, access, ask(request), [])
             return None
         kept = [item for item, code in zip(items or (), codes, strict=True) if not code]
         alone = not kept and not message.get("session_id")
@@ -158,7 +162,7 @@ class Screen:
             return self._refused(request, access, message, codes, CLUSTER_AUTHORIZATION_FAILED)
         refused = [access.refused(item, code) for item, code in zip(items or (), codes, strict=True) if code]
         rest = renewed(request, without(access, message, kept))
-        return self._answered(rest, access, upstream.ask(rest), refused)
+        return self._answered(rest, access, ask(rest), refused)
 
     def _code(self, key: int, principal: str, access: Access, item: Any) -> int:
         """The error code for something that a request names; 0 where nothing is wrong with it."""
