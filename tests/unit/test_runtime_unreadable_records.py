@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from runtimes import PARTITIONS, manager, scenario, slot_of, until, written
+from runtimes import PARTITIONS, QUICK, manager, scenario, slot_of, until, written
 from runtimes import commit as committing
+from runtimes import offset as committed
 
 from offsetmgr.log.base import CorruptRecords, LogRecord
-from offsetmgr.log.memory import MemoryLog
+from offsetmgr.log.memory import Failure, MemoryLog
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.requests import (
     COORDINATOR_LOAD_IN_PROGRESS,
@@ -172,3 +174,25 @@ def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
         scenario(work)
     event = "a slot is not served: its log is damaged" if at_rest else "a slot is not followed any more"
     assert told(caplog, event)
+
+
+def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_slots_service(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Memory holds what was acknowledged, but nobody can read whether it is what the log holds."""
+    log = DamagedLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log, config=replace(QUICK, standby=False)) as runtime:
+            await written([runtime.commit(committing("loop", 1))])
+            log.at_rest = True
+            log.fail_next_append(SHARD % 8, Failure.UNKNOWN_WRITTEN)
+            assert (await runtime.commit(committing("loop", 2))).error != 0
+            await until(lambda: runtime.fetch(FetchRequest("loop", [("t", [0])])).error == COORDINATOR_NOT_AVAILABLE)
+            log.at_rest = False
+            await until(lambda: runtime.status()[SHARD].state == "active")
+            assert committed(runtime, "loop") == 2
+
+    with caplog.at_level(logging.ERROR):
+        scenario(work)
+    assert told(caplog, "a slot is not served: its log is damaged")
