@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from kio.index import UnknownEntity, load_request_schema
 
-from offsetmgr.server.authorization import ADMIN_APIS
+from offsetmgr.errors import InvalidRequest
+from offsetmgr.server.authorization import ADMIN_APIS, EverythingAllowed, Reserved
+from offsetmgr.server.dispatch import Request
 from offsetmgr.server.relay import rewriting
 from offsetmgr.server.relay.access import ACCESS, listed, refusal, shown_without, without
 from offsetmgr.server.relay.forwarding import FORWARDED
+from offsetmgr.server.relay.screening import Screen
 from offsetmgr.server.relay.topicids import fetched_ids
 from offsetmgr.wire.serverside import (
     Message,
@@ -81,6 +84,19 @@ def fields(schema: Any) -> set[str]:
 def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
     assert ACCESS.keys() == FORWARDED.keys()
     assert {key: FORWARDED[key][0] for key in ADMIN_APIS} == ADMIN_APIS
+
+
+def test_what_the_table_does_not_know_is_refused() -> None:
+    """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
+    apart: Any = None
+    screen = Screen(apart, apart, EverythingAllowed(), Reserved("offsets", "group", "offsets-slot-"))
+    for key in range(100):
+        if key not in FORWARDED:
+            request = Request(apart, struct.pack(">ihhi", 8, key, 0, 1))
+            with pytest.raises(InvalidRequest, match=f"API {key}: the relay does not know what it names"):
+                screen.screened(request, apart)
+    assert not FORWARDED.keys() & {4, 5, 6, 7, 25, 27, 28, 29, 30, 31, 50, 51, 56, 57, 58, 59, 63, 67, 68}
+    assert FORWARDED[1][1] == 15, "a newer Fetch has another head: see topicids"
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
