@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -207,6 +207,26 @@ def test_nobody_fetches_the_offsets_topic(besieged: Besieged, version: int) -> N
     if version >= 13:
         nobodys = {**topics[0], "topic_id": uuid.uuid4()}
         assert parts(besieged.ask(FETCH, version, fetch([nobodys])), "responses") == {nobodys["topic_id"]: [100]}
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 15])
+def test_nobody_fetches_by_the_session_of_another(besieged: Besieged, version: int) -> None:
+    """A broker gives a session's topics to any client that names its id."""
+    stored(besieged)
+    ids = besieged.ids()
+
+    def begun(ask: Callable[[int, int, Message], Message], name: str) -> int:
+        topics = [{**one(name, **AT), "topic_id": ids[name]}]
+        answer = ask(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
+        assert answer["session_id"] != 0
+        return int(answer["session_id"])
+
+    def following(session_id: int) -> Message:
+        return besieged.ask(FETCH, version, {**fetch([]), "session_id": session_id, "session_epoch": 1})
+
+    answer = following(begun(besieged.ask_broker, besieged.topic))
+    assert (answer["error_code"], answer["responses"]) == (70, [])
+    assert following(begun(besieged.ask, besieged.orders))["error_code"] == 0
 
 
 def test_what_else_reads_topics_refuses_the_offsets_topic_alone(besieged: Besieged) -> None:

@@ -36,6 +36,12 @@ from offsetmgr.server.relay.access import (
     shown_without,
     without,
 )
+from offsetmgr.server.relay.fetchsessions import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FetchSessions,
+    session_in,
+    session_of,
+)
 from offsetmgr.server.relay.link import Links
 from offsetmgr.server.relay.topicids import TopicIds, fetched_ids
 from offsetmgr.server.relay.upstream import Upstream
@@ -54,6 +60,7 @@ _PRODUCE: Final = 0
 _FETCH: Final = 1
 _DELETE_TOPICS: Final = 20
 _ELECT_LEADERS: Final = 43
+_FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
 _LARGE: Final = 32 * 1024
@@ -68,6 +75,7 @@ class Screen:
         self._ids = ids
         self._authorizer = authorizer
         self._rules = not isinstance(authorizer, EverythingAllowed)
+        self._sessions = FetchSessions()
         self.reserved = reserved
         self._mark = reserved.topic.encode()
 
@@ -83,17 +91,21 @@ class Screen:
         access = ACCESS.get(request.api_key)
         if access is None:
             raise InvalidRequest(f"API {request.api_key}", "the relay does not know what it names")
+        session = session_of(request) if request.api_key == _FETCH and self._mark else None
+        node_id = request.connection.listener.node_id if session is not None else None
+        if session is not None and session.id and not self._sessions.given(node_id, session.id):
+            return framed(request, {"error_code": FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
+        looks = bool(self._mark) and (access.shown is not None or (session is not None and session.begins))
         if not self._suspect(request):
-            if self._mark and access.shown is not None:
-                return self._answered(request, access, upstream.ask(request), [])
-            return None
+            return self._answered(request, access, upstream.ask(request), []) if looks else None
         if request.api_key != _PRODUCE and len(request.frame) > _LARGE:
             # Producers' requests must keep their order, which is the order of their sequence numbers.
             return self._apart(request, access)
         message = _decoded(request)
         if self._ids.unknown(_ids(listed(access, message))):
             return self._apart(request, access, message)
-        return self._judged(request, access, message, upstream.ask)
+        answer = self._judged(request, access, message, upstream.ask)
+        return self._answered(request, access, upstream.ask(request), []) if answer is None and looks else answer
 
     def _suspect(self, request: Request) -> bool:
         """Whether the request must be decoded."""
@@ -139,7 +151,7 @@ class Screen:
     def _judged(
         self, request: Request, access: Access, message: Message, ask: Callable[[Request], Awaitable[bytes]]
     ) -> Answer | Awaitable[Answer]:
-        """None where nothing is refused and nothing is to be taken out of the answer."""
+        """None where nothing is refused."""
         key, principal = request.api_key, request.connection.principal or ""
         items = listed(access, message)
         own_id = message.get(access.transactional_id) if access.transactional_id else None
@@ -153,8 +165,6 @@ class Screen:
                 return self._refused(request, access, message, [], CLUSTER_AUTHORIZATION_FAILED)
         codes = [self._code(key, principal, access, item) for item in items or ()]
         if not any(codes):
-            if self._mark and access.shown is not None:
-                return self._answered(request, access, ask(request), [])
             return None
         kept = [item for item, code in zip(items or (), codes, strict=True) if not code]
         alone = not kept and not message.get("session_id")
@@ -201,6 +211,8 @@ class Screen:
             frame = await asked
         except OffsetMgrError:
             return HANG_UP
+        if request.api_key == _FETCH and request.version >= _FETCH_SESSIONS:
+            self._sessions.note(request.connection.listener.node_id, session_in(request.version, frame))
         hides = access.shown is not None and self.marks(frame)
         if not refused and not hides:
             return Frame(frame)
