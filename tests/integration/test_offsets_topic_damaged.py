@@ -12,6 +12,7 @@ import pytest
 from conftest import MakeTopic
 from fronts import ManagerFront
 
+from offsetmgr.errors import CoordinatorLoadInProgress
 from offsetmgr.log.base import CorruptRecords
 from offsetmgr.log.kafka import KafkaLog
 from offsetmgr.manager.partitioner import shard_for
@@ -114,6 +115,8 @@ def test_a_shard_with_a_damaged_record_is_not_served(
         assert f"{unique}-0: the record batch at offset" in page.body.decode()
         told = [r for r in caplog.records if r.levelno == logging.ERROR and "its log is damaged" in r.message]
         assert f"{unique}-0: the record batch at offset" in told[0].__dict__["why"]
+        with pytest.raises(CoordinatorLoadInProgress):
+            front.process.dump(0, None, 100)  # `manager dump` prints no part of a shard
         assert exchange(front, spoilt, 9)[0] in RETRIABLE, "nothing is committed on top of what nobody could read"
     with manager() as front:
         until_fetched(front, spoilt, OFFSET)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -121,6 +123,9 @@ class DamagedLog(MemoryLog):
         super().__init__(partitions)
         self.damaged = False
         self.at_rest = False
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     def reader(self) -> Any:
         reader = super().reader()
@@ -129,6 +134,8 @@ class DamagedLog(MemoryLog):
 
         def loading(starts: Mapping[int, int], *args: Any, **options: Any) -> Mapping[int, int]:
             if self.at_rest and SHARD in starts:
+                self.reading.set()
+                assert self.go_on.wait(60)
                 raise CorruptRecords("offsets", SHARD, 1, "CRC32C")
             return load(starts, *args, **options)
 
@@ -196,3 +203,21 @@ def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_slots_service(
     with caplog.at_level(logging.ERROR):
         scenario(work)
     assert told(caplog, "a slot is not served: its log is damaged")
+
+
+def test_an_owner_that_waits_for_a_standbys_load_gets_the_slot_though_the_load_finds_damage() -> None:
+    log = DamagedLog(PARTITIONS)
+    appended(log, offset(0))
+    log.at_rest = True
+    log.go_on.clear()
+
+    async def work() -> None:
+        async with manager(log, slots=()) as runtime:
+            await asyncio.to_thread(log.reading.wait, 60)
+            runtime.take(SHARD % 8)
+            log.go_on.set()
+            await until(lambda: runtime.status()[SHARD].state == "failed")
+            log.at_rest = False
+            await until(lambda: runtime.status()[SHARD].state == "active")
+
+    scenario(work)

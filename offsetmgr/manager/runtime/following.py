@@ -174,7 +174,8 @@ class Standby:
         """Nobody here can read what stands there: its slot is not followed any more (whoever takes it is told so
         again), the others are."""
         slot.last_error = str(error)
-        self.release(slot, lambda: None)
+        owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
+        self.release(slot, owner or (lambda: None))
         self._unreadable.add(slot.number)
         _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
 
