@@ -130,7 +130,7 @@ def serve(
         typer.Option(
             "--rules",
             metavar="FILE",
-            help="Who may read and write which groups and topics; without it everybody all.",
+            help="Who may use which groups, topics and admin APIs; without it everybody all.",
             show_default=False,
         ),
     ] = None,

@@ -80,6 +80,20 @@ class LogClosed(OffsetMgrError):
     """The writer or reader was closed before or during the call; a write that had begun has an unknown outcome."""
 
 
+class CorruptRecords(OffsetMgrError):
+    """The broker's copy of a batch is damaged: its checksum does not match. Nothing from this offset on can be read."""
+
+    def __init__(self, topic: str, partition: int, offset: int, why: str) -> None:
+        super().__init__(
+            f"{topic}-{partition}",
+            f"the record batch at offset {offset} is damaged on the broker's disk: {why}",
+            "let a replica with an intact copy lead the partition, or restore the log; "
+            "the shard is served as soon as the batch can be read",
+        )
+        self.partition = partition
+        self.offset = offset
+
+
 class LogRecord(NamedTuple):
     """A record where it stands in the log."""
 
@@ -139,7 +153,7 @@ class LogReader(Protocol):
         Fast: nothing is decoded, nothing is kept of what was overwritten.  ``progress`` is told how many offsets were
         passed since it was last told, ``stopped`` is asked now and then.  Gives the next offset to be read of each
         partition: at least its end, unless stopped.  Log starts after ``starts`` are no error (compaction, deletion).
-        Raises `OffsetMgrError`.
+        Raises `OffsetMgrError`; `CorruptRecords` where any of the partitions has a batch whose checksum does not match.
         """
         ...
 
@@ -153,7 +167,8 @@ class LogReader(Protocol):
     def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
         """The next records, at most ``most``, in order in each partition; waits up to ``timeout`` seconds for one.
 
-        May come back early with nothing where only a `position` has moved. Raises `OffsetMgrError`.
+        May come back early with nothing where only a `position` has moved. Raises `OffsetMgrError`; after
+        `CorruptRecords` this reader is of no use any more.
         """
         ...
 

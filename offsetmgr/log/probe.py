@@ -7,11 +7,11 @@ A topic of somebody else's records is found out here too, before any offset is w
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Final
 
 from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.log.base import PartitionLog
+from offsetmgr.log.base import CorruptRecords, LogReader, PartitionLog
 from offsetmgr.log.topic import UnsuitableTopic
 from offsetmgr.records.base import OtherFormat
 from offsetmgr.records.choose import format_of, record_format
@@ -37,10 +37,10 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
     newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in filled}
     reader = log.reader()
     try:
-        reader.load({p: starts[p] for p in filled}, filled, newest)
+        _read(reader, starts, filled, newest)
     finally:
         reader.close()
-    seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items()}
+    seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items() if keys}
     found = {form for keys in seen.values() for form in keys.values()}
     others = found - {None, name}
     if others:
@@ -51,12 +51,28 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
             f"--record-format {other}, or another --offsets-topic",
         )
     if found == {None}:
-        partition, keys = next((partition, keys) for partition, keys in seen.items() if keys)
+        partition, keys = next(iter(seen.items()))
         raise UnsuitableTopic(
             f"topic {what}",
             f"holds records that are no committed offsets (partition {partition}: {_shown(next(iter(keys)))})",
             "choose another --offsets-topic; nothing was written to this one",
         )
+
+
+def _read(
+    reader: LogReader,
+    starts: Mapping[int, int],
+    ends: dict[int, int],
+    newest: Mapping[int, MutableMapping[bytes, bytes | None]],
+) -> None:
+    """All but partitions with damaged records: the shard's own load reports these, and the other shards are served."""
+    while ends:
+        try:
+            reader.load({p: starts[p] for p in ends}, ends, newest)
+        except CorruptRecords as error:
+            del ends[error.partition]
+        else:
+            return
 
 
 def _format(key: bytes) -> str | None:

@@ -18,11 +18,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, UsageError
+from offsetmgr.log.kafka import transactional_id_prefix
+from offsetmgr.manager.ownership import managers_group
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.managing import Managing, Settings
 from offsetmgr.server.authentication import Authentication
-from offsetmgr.server.authorization import Authorizer, EverythingAllowed, Operation, load_rules
+from offsetmgr.server.authorization import Authorizer, EverythingAllowed, Operation, Reserved, load_rules
 from offsetmgr.server.backend import Backend, ManagerNode
 from offsetmgr.server.credentials import load_credentials
 from offsetmgr.server.handlers.endpoint import Endpoint
@@ -113,7 +115,7 @@ class ManagerProcess:
         upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
         self._open.push_async_callback(upstream.close)
         self._cluster_id = await upstream.cluster_id()
-        relay = self._relay = Relay(options.bootstrap, security) if options.relay else None
+        relay = self._relay = _relay(options, security, authorizer)
         if relay is not None:
             self._open.push_async_callback(relay.close)
         # The port first: its number is what the other managers are told.
@@ -140,7 +142,8 @@ class ManagerProcess:
         node_id = await self._start_backend(backend, host, port)
         if relay is not None:
             backend.now = relay.guard(backend.now, watch=not self._own_offsets_there)
-        endpoint = Endpoint(backend.now, node_id, upstream, authorizer, authentication)
+        asked = authorizer if relay is None else relay.authorizer
+        endpoint = Endpoint(backend.now, node_id, upstream, asked, authentication)
         apis = endpoint_apis(endpoint)
         if relay is not None:
             apis = relay.apis(endpoint, apis, host)
@@ -237,7 +240,8 @@ class ManagerProcess:
             return text(503, trouble)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
         if waiting:
-            return text(503, f"{len(waiting)} shards are not served yet")
+            why = next((f"; shard {s['partition']}: {s['last_error']}" for s in waiting if s["last_error"]), "")
+            return text(503, f"{len(waiting)} shards are not served yet{why}")
         return text(200, "ready")
 
     def status(self) -> dict[str, Any]:
@@ -343,6 +347,15 @@ def _authorizer(options: ServeOptions) -> Authorizer:
     if options.credentials is None:
         raise ConfigError("--rules", "say what a user may do, and nobody logs in", "add --credentials FILE")
     return load_rules(options.rules)
+
+
+def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) -> Relay | None:
+    if not options.relay:
+        return None
+    if options.store is not None:
+        return Relay(options.bootstrap, security, authorizer)
+    reserved = Reserved(options.topic, managers_group(options.topic), transactional_id_prefix(options.topic))
+    return Relay(options.bootstrap, security, authorizer, reserved)
 
 
 def _tls(options: ServeOptions) -> ssl.SSLContext | None:

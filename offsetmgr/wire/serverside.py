@@ -20,7 +20,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import UnknownEntity, load_request_schema, load_response_schema
 
 from offsetmgr.errors import InvalidRequest
 from offsetmgr.wire.primitives import (
@@ -65,6 +65,15 @@ def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> by
 def request_is_flexible(api_key: int, version: int) -> bool:
     """Whether the request's header has tagged fields (and its response's, but ApiVersions')."""
     return _request(api_key, version).flexible
+
+
+def is_known(api_key: int, version: int) -> bool:
+    """Whether there is a schema of this API and version."""
+    try:
+        _request(api_key, version)
+    except UnknownEntity:
+        return False
+    return True
 
 
 class EncodedItems(NamedTuple):

@@ -17,6 +17,7 @@ from offsetmgr.manager.requests import (
     FetchRequest,
     FetchResponse,
 )
+from offsetmgr.server.authorization import Authorizer, Reserved
 from offsetmgr.server.backend import ManagerNode
 from offsetmgr.server.handlers.endpoint import Endpoint
 from offsetmgr.server.handlers.table import endpoint_apis
@@ -112,8 +113,12 @@ class MemoryOffsets:
 class RunningRelay(LoopThread):
     """A manager with --relay in a thread. Use as a context manager."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, reserved: Reserved | None = None, authorizer: Authorizer | None = None) -> None:
         super().__init__()
+        self._reserved = reserved or Reserved(
+            "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-slot-"
+        )
+        self._authorizer = authorizer
         self.kept = MemoryOffsets()
         self.real = bootstrap
         self.relay: Relay
@@ -133,9 +138,9 @@ class RunningRelay(LoopThread):
         return self.run(watch.look())
 
     async def _start(self) -> None:
-        self.relay = Relay(self.real, Security())
+        self.relay = Relay(self.real, Security(), self._authorizer, self._reserved)
         self.guarded = self.relay.guard(self.kept)
-        endpoint = Endpoint(self.guarded, NODE_ID)
+        endpoint = Endpoint(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
         apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
         self.service = Service(apis, fallback=self.relay.fallback, room=self.guarded.room)
         listener = Listener(self.service, "127.0.0.1", 0)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from runtimes import PARTITIONS, manager, scenario, slot_of, written
+from runtimes import PARTITIONS, QUICK, manager, scenario, slot_of, until, written
 from runtimes import commit as committing
+from runtimes import offset as committed
 
-from offsetmgr.log.memory import MemoryLog
+from offsetmgr.log.base import CorruptRecords, LogRecord
+from offsetmgr.log.memory import Failure, MemoryLog
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.requests import FetchRequest
+from offsetmgr.manager.requests import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    FetchRequest,
+)
 from offsetmgr.manager.runtime.reporting import totals
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import Record
@@ -101,3 +113,111 @@ def test_a_value_that_comes_to_be_unreadable_is_told_at_its_first_fetch_alone(
     [line] = told(caplog, FETCH)
     assert line["shard"] == SHARD
     assert line["which"] == ["loop/orders-3: offset value: version 20225; known are 20224 to 20224"]
+
+
+class DamagedLog(MemoryLog):
+    """Readers that follow find one partition damaged once ``damaged`` is set, as those of Kafka do; loads do where
+    ``at_rest``."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.damaged = False
+        self.at_rest = False
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def reader(self) -> Any:
+        reader = super().reader()
+        load, follow, poll = reader.load, reader.follow, reader.poll
+        followed: set[int] = set()
+
+        def loading(starts: Mapping[int, int], *args: Any, **options: Any) -> Mapping[int, int]:
+            if self.at_rest and SHARD in starts:
+                self.reading.set()
+                assert self.go_on.wait(60)
+                raise CorruptRecords("offsets", SHARD, 1, "CRC32C")
+            return load(starts, *args, **options)
+
+        def following(starts: Mapping[int, int]) -> None:
+            followed.clear()
+            followed.update(starts)
+            follow(starts)
+
+        def polling(most: int, timeout: float) -> Sequence[LogRecord]:
+            if self.damaged and SHARD in followed:
+                raise CorruptRecords("offsets", SHARD, 1, "CRC32C")
+            return poll(most, timeout)
+
+        reader.load, reader.follow, reader.poll = loading, following, polling  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.mark.parametrize("at_rest", [True, False])
+def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
+    at_rest: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = DamagedLog(PARTITIONS)
+    appended(log, offset(0))
+
+    async def work() -> None:
+        async with manager(log, slots=()) as standby:
+            if not at_rest:
+                await until(lambda: all(s.state == "following" for s in standby.status()))
+            log.at_rest = log.damaged = True
+            if at_rest:
+                standby.take(SHARD % 8)
+            slot = [s for s in range(PARTITIONS) if s % 8 == SHARD % 8]
+            wanted = "failed" if at_rest else "waiting"
+            await until(lambda: all(standby.status()[p].state in (wanted, "loading") for p in slot))
+            await until(lambda: "offsets-" in standby.status()[SHARD].last_error)
+            await until(
+                lambda: all(s.state == "following" for s in standby.status() if s.slot != standby.status()[SHARD].slot)
+            )
+            response = standby.fetch(FetchRequest("loop", [("orders", [0])]))
+            assert response.error in (COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR)
+
+    with caplog.at_level(logging.ERROR):
+        scenario(work)
+    event = "a slot is not served: its log is damaged" if at_rest else "a slot is not followed any more"
+    assert told(caplog, event)
+
+
+def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_slots_service(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Memory holds what was acknowledged, but nobody can read whether it is what the log holds."""
+    log = DamagedLog(PARTITIONS)
+
+    async def work() -> None:
+        async with manager(log, config=replace(QUICK, standby=False)) as runtime:
+            await written([runtime.commit(committing("loop", 1))])
+            log.at_rest = True
+            log.fail_next_append(SHARD % 8, Failure.UNKNOWN_WRITTEN)
+            assert (await runtime.commit(committing("loop", 2))).error != 0
+            await until(lambda: runtime.fetch(FetchRequest("loop", [("t", [0])])).error == COORDINATOR_NOT_AVAILABLE)
+            log.at_rest = False
+            await until(lambda: runtime.status()[SHARD].state == "active")
+            assert committed(runtime, "loop") == 2
+
+    with caplog.at_level(logging.ERROR):
+        scenario(work)
+    assert told(caplog, "a slot is not served: its log is damaged")
+
+
+def test_an_owner_that_waits_for_a_standbys_load_gets_the_slot_though_the_load_finds_damage() -> None:
+    log = DamagedLog(PARTITIONS)
+    appended(log, offset(0))
+    log.at_rest = True
+    log.go_on.clear()
+
+    async def work() -> None:
+        async with manager(log, slots=()) as runtime:
+            await asyncio.to_thread(log.reading.wait, 60)
+            runtime.take(SHARD % 8)
+            log.go_on.set()
+            await until(lambda: runtime.status()[SHARD].state == "failed")
+            log.at_rest = False
+            await until(lambda: runtime.status()[SHARD].state == "active")
+
+    scenario(work)

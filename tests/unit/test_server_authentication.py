@@ -15,7 +15,14 @@ from offsetmgr.errors import AuthenticationFailed, ConfigError, UsageError
 from offsetmgr.server import credentials as credentials_module
 from offsetmgr.server import service
 from offsetmgr.server.authentication import MECHANISMS, Authentication, Exchange, ScramExchange
-from offsetmgr.server.authorization import Operation, load_rules
+from offsetmgr.server.authorization import (
+    ADMIN_APIS,
+    EverythingAllowed,
+    Operation,
+    Reserved,
+    WithoutReserved,
+    load_rules,
+)
 from offsetmgr.server.credentials import DIGESTS, Credentials, Verifier, load_credentials, scram_verifier
 from offsetmgr.server.limits import Limits
 from offsetmgr.wire.sasl import mechanism
@@ -447,6 +454,56 @@ def test_rules_allow_exactly_what_they_say(tmp_path: Path) -> None:
     assert rules.topic("admin", delete, "")
 
 
+def test_admin_apis_need_a_rule_that_names_them(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(
+        """
+        [[rule]]
+        principals = ["operator"]
+        apis = ["*"]
+
+        [[rule]]
+        principals = ["orders"]
+        apis = ["CreateTopics", "DeleteRecords"]
+        topics = ["orders*"]
+
+        [[rule]]
+        principals = ["admin"]
+        groups = ["*"]
+        topics = ["*"]
+        operations = ["all"]
+        """
+    )
+    rules = load_rules(file)
+    create, delete_topics, delete_records = 19, 20, 21
+    assert all(rules.admin("operator", key, topic) for key in ADMIN_APIS for topic in (None, "anything"))
+    assert not rules.topic("operator", Operation.DESCRIBE, "anything"), "an API is no operation"
+    assert rules.admin("orders", create, "orders-eu")
+    assert rules.admin("orders", delete_records, "orders")
+    assert not rules.admin("orders", create, "billing")
+    assert not rules.admin("orders", create, None), "a rule with topics is about these alone"
+    assert not rules.admin("orders", delete_topics, "orders")
+    assert not rules.topic("orders", Operation.DESCRIBE, "orders"), "a rule without operations allows none"
+    assert not any(rules.admin("admin", key, "orders") for key in ADMIN_APIS), "all operations are no API"
+
+
+def test_no_rule_gives_what_is_reserved() -> None:
+    reserved = Reserved("offsets", "offsets.managers", "offsets-slot-")
+    allowed = WithoutReserved(EverythingAllowed(), reserved)
+    assert not any(allowed.topic("a", operation, "offsets") for operation in Operation)
+    assert not any(allowed.group("a", operation, "offsets.managers") for operation in Operation)
+    assert not allowed.admin("a", 20, "offsets")
+    assert allowed.topic("a", Operation.WRITE, "offsets2")
+    assert allowed.group("a", Operation.DELETE, "offsets")
+    assert allowed.admin("a", 20, "orders")
+    assert [reserved.has_transactional_id(name) for name in ("offsets-slot-7", "offsets-slot", "x")] == [
+        True,
+        False,
+        False,
+    ]
+    assert not Reserved().has_transactional_id("anything")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -454,6 +511,15 @@ def test_rules_allow_exactly_what_they_say(tmp_path: Path) -> None:
         ("[rule]\nprincipals = ['a']", "rule: must be written as [[rule]]"),
         ("[[rule]]\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must name somebody"),
         ("[[rule]]\nprincipals = ['a']\noperations = ['all']", "rule 1: names neither groups nor topics"),
+        (
+            "[[rule]]\nprincipals = ['a']\napis = ['all']",
+            "rule 1.apis: 'all' is none of CreateTopics, DeleteTopics",
+        ),
+        (
+            "[[rule]]\nprincipals = ['a']\napis = ['*']\noperations = ['read']",
+            "rule 1: names neither groups nor topics",
+        ),
+        ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\napis = ['*']", "rule 1.operations: must name at least one"),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['g']", "rule 1.operations: must name at least one"),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\noperations = ['rwx']", "'rwx' is none of describe, read"),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['*g']\noperations = ['all']", "a star may only stand at the end"),

@@ -108,4 +108,9 @@ class KafkaLog:
 
 def transactional_id(topic: str, slot: int) -> str:
     """The id that every claimant of a slot uses: principals need rights for the prefix ``{topic}-slot-``."""
-    return f"{topic}-slot-{slot}"
+    return f"{transactional_id_prefix(topic)}{slot}"
+
+
+def transactional_id_prefix(topic: str) -> str:
+    """What the transactional ids of all slots begin with."""
+    return f"{topic}-slot-"

@@ -16,6 +16,7 @@ import confluent_kafka as ck
 
 from offsetmgr.cluster.kafka import error_of
 from offsetmgr.errors import OffsetMgrError, ServerError
+from offsetmgr.log.base import CorruptRecords
 from offsetmgr.log.kafka.settings import SILENT
 
 Message: TypeAlias = Any
@@ -36,6 +37,9 @@ _PASSING: Final = frozenset(
 )
 """The client goes on by itself after these, and whoever waits has a time-out of his own."""
 
+_DAMAGED: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
+"""The client repeats the fetch after these, and stays where it is."""
+
 _error: Final[Callable[[Message], ck.KafkaError | None]] = ck.Message.error
 _partition: Final[Callable[[Message], Any]] = ck.Message.partition
 
@@ -46,6 +50,7 @@ class AssignedConsumer:
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self.positions: dict[int, int] = {}
         self.last_error: ck.KafkaError | None = None
+        self._corrupt: CorruptRecords | None = None
         self._topic = topic
         self._failures: deque[OffsetMgrError] = deque()
         self._client = ck.Consumer({**settings, "error_cb": self._remember}, logger=SILENT)
@@ -68,10 +73,10 @@ class AssignedConsumer:
         """What has come, at most so many records; waits (seconds) where nothing has, and comes back with nothing where
         only a position moved.
 
-        Raises `OffsetMgrError` for a partition that cannot be read, after the records before the error.
+        Raises `OffsetMgrError` for a partition that cannot be read, after the records before the error; but
+        `CorruptRecords` at once and from then on, so that a damaged batch is never taken for one that was read.
         """
-        if self._failures:
-            raise self._failures.popleft()
+        self._check()
         messages: list[Message] = self._client.consume(most, 0)
         if not messages:
             first = self._client.poll(timeout)  # consume would wait until it has as many as it may bring
@@ -85,13 +90,19 @@ class AssignedConsumer:
         runs = self._runs(messages)
         for event in events:
             self._happened(event)
-        if self._failures and not runs:
-            raise self._failures.popleft()
+        if self._corrupt is not None or not runs:
+            self._check()
         return runs
 
     def close(self) -> None:
         """Leaves the brokers alone; nothing is committed."""
         self._client.close()
+
+    def _check(self) -> None:
+        if self._corrupt is not None:
+            raise self._corrupt
+        if self._failures:
+            raise self._failures.popleft()
 
     def _runs(self, messages: list[Message]) -> list[Run]:
         runs: list[Run] = []
@@ -113,6 +124,9 @@ class AssignedConsumer:
                 self.positions[partition] = max(self.positions[partition], event.offset())
         elif code == ck.KafkaError._AUTO_OFFSET_RESET and partition in self.positions:
             self._look_into_range(partition)
+        elif code in _DAMAGED and partition is not None and partition >= 0:
+            offset = event.offset()
+            self._corrupt = CorruptRecords(self._topic, partition, -1 if offset is None else offset, error.str())
         elif code not in _PASSING:
             where = self._name(partition) if partition is not None and partition >= 0 else f"topic {self._topic}"
             self._failures.append(error_of(error, where))

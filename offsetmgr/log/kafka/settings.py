@@ -72,6 +72,8 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         # A start that the log has no more is looked into, never replaced by a guess.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": "false",
+        # A byte that changed on a broker's disk must not be served as an offset.
+        "check.crcs": "true",
         # The event comes with the first fetch that finds nothing, which a broker answers after this time.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 50,
@@ -89,5 +91,4 @@ def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -
         "queued.min.messages": 1_000_000,
         "queued.max.messages.kbytes": 128 << 10,
         "fetch.queue.backoff.ms": 5,
-        "check.crcs": "false",
     }

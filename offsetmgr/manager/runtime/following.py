@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.log.base import LogReader, LogRecord, PartitionLog
+from offsetmgr.log.base import CorruptRecords, LogReader, LogRecord, PartitionLog
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.loader import Load, ahead_of
 from offsetmgr.manager.runtime.bridge import Bridge, LoopEnded
@@ -166,11 +166,16 @@ class Standby:
         self._counters.standby_records += len(records)
         return self._plan()
 
-    def _leave_alone(self, slot: Slot, error: OtherFormat) -> None:
-        """Nobody here can read what somebody wrote there: its slot is not followed any more (whoever takes it is told
-        so again), the others are."""
+    def _leave_damaged(self, error: CorruptRecords) -> None:
+        if error.partition in self._following:
+            self._leave_alone(self._following[error.partition][1], error)
+
+    def _leave_alone(self, slot: Slot, error: OtherFormat | CorruptRecords) -> None:
+        """Nobody here can read what stands there: its slot is not followed any more (whoever takes it is told so
+        again), the others are."""
         slot.last_error = str(error)
-        self.release(slot, lambda: None)
+        owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
+        self.release(slot, owner or (lambda: None))
         self._unreadable.add(slot.number)
         _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
 
@@ -208,6 +213,8 @@ class Standby:
                 self._follow()
             except LoopEnded:
                 return
+            except CorruptRecords as error:
+                self._bridge.post(self._leave_damaged, error)
             except Exception as error:  # whatever it is, it is shown, and standbys must not be left behind
                 self._pause_after(error)
         self._bridge.post(self._ended.set)
@@ -267,7 +274,7 @@ class Standby:
             done = read
             if self._config.own_process:
                 after_load()
-        except OtherFormat as error:
+        except (OtherFormat, CorruptRecords) as error:
             self._bridge.post(self._leave_alone, slot, error)
         except Exception as error:
             self._pause_after(error)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.errors import ServerError, TimedOut
-from offsetmgr.log.base import PartitionLog
+from offsetmgr.log.base import CorruptRecords, PartitionLog
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, State
 from offsetmgr.manager.ownership_base import Ownership
@@ -235,11 +235,16 @@ class Slot:
 
     def on_stumbled(self, error: Exception) -> None:
         """See `Listener.on_stumbled`."""
-        self.last_error = f"{type(error).__name__}: {error}"
+        self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
         self._counters.failures += 1
-        _logger.warning("a slot cannot be taken or read", extra={"slot": self.number, "why": self.last_error})
+        what = "a slot is not served: its log is damaged" if damaged else "a slot cannot be taken or read"
+        tell = _logger.error if damaged else _logger.warning
+        tell(what, extra={"slot": self.number, "why": self.last_error})
         if self.life.state is State.LOADING:
             self._enter(State.FAILED, self.last_error)
+        elif damaged and self.life.state is State.ACTIVE:  # after an unknown outcome: memory may not be what the log is
+            self._spoilt = True
+            self.stop()
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
         """See `Listener.on_loaded`."""

@@ -1,5 +1,8 @@
 """`Forwarder`: what is not ours goes to the real broker unread; and which requests those are, in which versions.
 
+`Screen` looks at each request first: it refuses what touches the managers' own topic, group and transactional ids, and
+admin APIs that the rules do not allow.
+
 A request is forwarded only if it is in `FORWARDED`, in a version whose answer is known to name no broker's address and
 whose question is known to be none about a group's offsets: an API or a version that is newer than this list could lead
 clients past us.  ApiVersions names what both this list and the broker know, so clients ask for nothing else.
@@ -27,6 +30,7 @@ from typing import Final
 from offsetmgr.errors import InvalidRequest, Unreachable
 from offsetmgr.server.dispatch import HANG_UP, Answer, Outcome, Request
 from offsetmgr.server.relay.link import Links
+from offsetmgr.server.relay.screening import Screen
 from offsetmgr.server.relay.upstream import Upstream
 from offsetmgr.wire.primitives import INT16, Cursor
 
@@ -79,8 +83,9 @@ def common(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
 class Forwarder:
     """See `Fallback`."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, screen: Screen) -> None:
         self._links = links
+        self._screen = screen
 
     def handle(self, request: Request) -> Outcome:
         _, highest = FORWARDED.get(request.api_key, ("", -1))
@@ -90,6 +95,8 @@ class Forwarder:
             upstream = self._links.of(request.connection).data()
         except Unreachable:
             return HANG_UP
+        if (answer := self._screen.screened(request, upstream)) is not None:
+            return answer
         if request.api_key == _PRODUCE and not _wants_answer(request):
             upstream.post(request)
             return None if upstream.room() is None else _once_there_is_room(upstream)

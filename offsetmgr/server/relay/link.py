@@ -40,6 +40,7 @@ class Link:
         self._links = links
         self._client = client
         self._upstreams: dict[Address, Upstream] = {}
+        self._apart: set[Upstream] = set()
         self._any: Address | None = None
         self._closed = False
 
@@ -69,7 +70,21 @@ class Link:
             self._upstreams[address] = upstream
         return upstream
 
+    def apart(self) -> Upstream:
+        """A connection of its own to the broker of `data`, for one request whose turn on that one has passed. To be
+        given to `end`. Raises `Unreachable`."""
+        if self._closed:
+            raise Unreachable("Kafka", "the client is gone")
+        upstream = Upstream(self._client, self.data().address, self._links.security, self._links.buffer)
+        self._apart.add(upstream)
+        return upstream
+
+    def end(self, upstream: Upstream) -> None:
+        """Closes what `apart` gave."""
+        self._apart.discard(upstream)
+        upstream.close()
+
     def close(self) -> None:
         self._closed = True
-        for upstream in self._upstreams.values():
+        for upstream in (*self._upstreams.values(), *self._apart):
             upstream.release()

@@ -1,7 +1,8 @@
 """Metadata, DescribeCluster, FindCoordinator and ApiVersions through the relay: the real answers, with our addresses.
 
 Every real broker keeps its node id and gets the address of the port that stands for it; the managers are nodes beside
-them, since clients ask every node for its groups.  Topics are left as they are, our own offsets topic among them.
+them, since clients ask every node for its groups.  Topics are left as they are, but the offsets topic is refused, or
+left out of a list of all topics.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from offsetmgr.server.handlers import cluster as endpoint_cluster
 from offsetmgr.server.handlers import versions as endpoint_versions
 from offsetmgr.server.handlers.endpoint import Endpoint, decoded, encoded
 from offsetmgr.server.relay import groupframes, rewriting
+from offsetmgr.server.relay.access import TOPIC_AUTHORIZATION_FAILED
 from offsetmgr.server.relay.forwarding import common
 from offsetmgr.server.relay.link import Links
 from offsetmgr.server.relay.rewriting import NamedBroker
-from offsetmgr.wire.serverside import decode_response
+from offsetmgr.server.relay.screening import Screen, answer_of, framed, renewed, unhurried
+from offsetmgr.wire.serverside import Message, decode_response
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +43,11 @@ _PASSED: Final = {
 class Naming:
     """See the module's docstring."""
 
-    def __init__(self, endpoint: Endpoint, links: Links, host: str) -> None:
+    def __init__(self, endpoint: Endpoint, links: Links, screen: Screen, host: str) -> None:
         """``host`` is where clients reach this manager's ports."""
         self._endpoint = endpoint
         self._links = links
+        self._screen = screen
         self._brokers = links.brokers
         self._host = host
 
@@ -66,12 +70,48 @@ class Naming:
         ]
 
     async def _metadata(self, request: Request) -> Answer:
-        frame = await self._links.of(request.connection).data().ask(request)
+        frame = await self._topics_screened(request)
         part = rewriting.find_brokers(frame, request.version)
         await self._brokers.seen(part.brokers)
         named = [b._replace(host=self._host, port=self._brokers.port(b.node_id)) for b in part.brokers]
         named += [NamedBroker(*manager) for manager in self._endpoint.backend.nodes()]
         return Frame(rewriting.replace_brokers(frame, request.version, part, named))
+
+    async def _topics_screened(self, request: Request) -> bytes:
+        """The real answer, in which the offsets topic is refused where it was asked for, and else not named."""
+        upstream = self._links.of(request.connection).data()
+        screen = self._screen
+        if not screen.marks(request.frame):
+            frame = await upstream.ask(request)
+            if not screen.marks(frame):
+                return frame
+            if _asks_for_all(request) and (
+                cut := rewriting.without_topic(frame, request.version, screen.reserved.topic)
+            ):
+                return cut
+            return await unhurried(lambda: self._with_topics(request, frame, []), len(frame))
+        message = decoded(request)
+        named = [topic for topic in message["topics"] or () if topic["name"] == screen.reserved.topic]
+        if named:
+            # A question that names the topic would create it where it does not exist.
+            kept = [topic for topic in message["topics"] if topic["name"] != screen.reserved.topic]
+            if not kept and request.version == 0:
+                raise InvalidRequest("Metadata version 0", "it asks for the offsets topic alone")
+            request = renewed(request, {**message, "topics": kept})
+        frame = await upstream.ask(request)
+        return await unhurried(lambda: self._with_topics(request, frame, named), len(frame))
+
+    def _with_topics(self, request: Request, frame: bytes, refused: list[Message]) -> Frame:
+        answer = answer_of(request, frame)
+        by_id = not _asks_for_all(request)
+        topics = []
+        for topic in answer["topics"]:
+            if topic["name"] != self._screen.reserved.topic:
+                topics.append(topic)
+            elif by_id:
+                topics.append({**_REFUSED, "name": None, "topic_id": topic["topic_id"]})
+        topics += [{**_REFUSED, "name": topic["name"], "topic_id": None} for topic in refused]
+        return framed(request, {**answer, "topics": topics})
 
     async def _describe_cluster(self, request: Request) -> Answer:
         frame = await self._links.of(request.connection).data().ask(request)
@@ -115,6 +155,14 @@ class Naming:
         }
         kept = {key: span for key, span in ours.items() if key not in _PASSED}
         return endpoint_versions.api_versions(self._endpoint, request, {**common(broker), **passed, **kept})
+
+
+_REFUSED: Final = {"error_code": TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
+
+
+def _asks_for_all(request: Request) -> bool:
+    topics = decoded(request)["topics"]
+    return topics is None or (request.version == 0 and not topics)
 
 
 def _or_hang_up(handle: Callable[[Request], Awaitable[Answer]]) -> Callable[[Request], Awaitable[Answer]]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.manager.lease import boottime
+from offsetmgr.server.authorization import Authorizer, EverythingAllowed, Reserved, WithoutReserved
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.dispatch import Api
 from offsetmgr.server.handlers.endpoint import Endpoint
@@ -22,19 +23,33 @@ from offsetmgr.server.relay.listing import GroupListing
 from offsetmgr.server.relay.membergate import MemberGate
 from offsetmgr.server.relay.membership import Membership
 from offsetmgr.server.relay.naming import Naming
+from offsetmgr.server.relay.screening import Screen
+from offsetmgr.server.relay.topicids import TopicIds
 from offsetmgr.server.service import Service
 from offsetmgr.wire.client import Client
 from offsetmgr.wire.security import Security
 
 _ASK_SECONDS: Final = 10.0
+_NOTHING: Final = Reserved()
 
 
 class Relay:
     """In the order of a start: `fallback` for the `Service`, `open_ports`, `guard` for what its handlers ask, `apis`,
     `start`."""
 
-    def __init__(self, bootstrap: str, security: Security) -> None:
-        """``bootstrap`` and ``security`` reach the real cluster: what the brokers see is this principal."""
+    def __init__(
+        self,
+        bootstrap: str,
+        security: Security,
+        authorizer: Authorizer | None = None,
+        reserved: Reserved = _NOTHING,
+    ) -> None:
+        """``bootstrap`` and ``security`` reach the real cluster: what the brokers see is this principal.
+
+        ``authorizer`` is asked about admin APIs; no client may touch what is ``reserved``, see `Screen`."""
+        allowed = authorizer or EverythingAllowed()
+        self.authorizer: Authorizer = WithoutReserved(allowed, reserved) if reserved.topic else allowed
+        """What the endpoint's handlers ask."""
         self._client = Client(bootstrap, security)
         self._brokers = Brokers(self._client, security)
         self._coordinators = Coordinators(self._client, self._brokers)
@@ -43,7 +58,8 @@ class Relay:
         self._backend: Backend | None = None
         self._guarded: GatedBackend | None = None
         self._watch: BypassWatch | None = None
-        self.fallback = Forwarder(self._links)
+        self._screen = Screen(self._links, TopicIds(self._client), allowed, reserved)
+        self.fallback = Forwarder(self._links, self._screen)
 
     def guard(self, backend: Backend, *, watch: bool = True) -> GatedBackend:
         """The manager's backend, with everybody who may not commit or delete refused.
@@ -58,7 +74,7 @@ class Relay:
     def apis(self, endpoint: Endpoint, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
         """The endpoint's table with what the relay answers otherwise; ``endpoint`` must ask the guarded backend."""
         ours = [
-            *Naming(endpoint, self._links, advertised_host).apis(),
+            *Naming(endpoint, self._links, self._screen, advertised_host).apis(),
             *GroupListing(endpoint, self._coordinators).apis(),
             *Membership(endpoint, self._links, self._gate, self._coordinators, boottime).apis(),
         ]

@@ -1,0 +1,157 @@
+"""One byte of the offsets topic that changed on a broker's disk: it is never served, and the shard says why."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+from conftest import MakeTopic
+from fronts import ManagerFront
+
+from offsetmgr.errors import CoordinatorLoadInProgress
+from offsetmgr.log.base import CorruptRecords
+from offsetmgr.log.kafka import KafkaLog
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.wire.asking import ask
+from offsetmgr.wire.connection import Address, Connection
+from offsetmgr.wire.security import Security
+
+pytestmark = pytest.mark.servers
+
+COMMIT, FETCH = 8, 9
+COORDINATOR_NOT_AVAILABLE = 15
+RETRIABLE = {14, 15, 16}
+OFFSET = 0x0102_0304_0506_0708
+"""Eight bytes that stand nowhere else in the log."""
+
+
+def exchange(front: ManagerFront, group: str, offset: int | None) -> tuple[int, int]:
+    """Commits, or fetches where ``offset`` is None; error code and offset."""
+
+    async def asked() -> tuple[int, int]:
+        connection = await Connection.open(Address("127.0.0.1", front.port), Security(), 10)
+        try:
+            if offset is None:
+                wanted = [{"name": "orders", "partition_indexes": [0]}]
+                answer = await ask(connection, FETCH, 5, {"group_id": group, "topics": wanted}, 10)
+                part = answer["topics"][0]["partitions"][0] if answer["topics"] else {"error_code": 0}
+                return answer["error_code"] or part["error_code"], part.get("committed_offset", -1)
+            part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
+                    "committed_metadata": ""}  # fmt: skip
+            message = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+                       "group_instance_id": None, "topics": [{"name": "orders", "partitions": [part]}]}  # fmt: skip
+            answer = await ask(connection, COMMIT, 7, message, 10)
+            return int(answer["topics"][0]["partitions"][0]["error_code"]), offset
+        finally:
+            await connection.close()
+
+    return front.run(asked())
+
+
+def until_fetched(front: ManagerFront, group: str, offset: int) -> None:
+    deadline = time.monotonic() + 60
+    while (found := exchange(front, group, None))[0] in RETRIABLE:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    assert found == (0, offset)
+
+
+def until_committed(front: ManagerFront, group: str, offset: int) -> None:
+    deadline = time.monotonic() + 60
+    while (code := exchange(front, group, offset)[0]) in RETRIABLE:
+        assert time.monotonic() < deadline, code
+        time.sleep(0.05)
+    assert code == 0
+
+
+@contextmanager
+def damaged(kafka: KafkaBroker, topic: str, partition: int, what: bytes) -> Iterator[None]:
+    """One bit of the last byte of ``what`` is another one on the broker's disk."""
+    file = kafka.folder / "data" / f"{topic}-{partition}" / f"{0:020}.log"
+    at = file.read_bytes().index(what) + len(what) - 1
+
+    def flip() -> None:
+        with file.open("r+b") as log:
+            log.seek(at)
+            before = log.read(1)[0]
+            log.seek(at)
+            log.write(bytes([before ^ 1]))
+
+    flip()
+    try:
+        yield
+    finally:
+        flip()
+
+
+def test_a_shard_with_a_damaged_record_is_not_served(
+    kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"{unique}-{n}" for n in range(50)]
+    spoilt, later = [name for name in names if shard_for(name, 2) == 0][:2]
+    intact = next(name for name in names if shard_for(name, 2) == 1)
+
+    def manager() -> ManagerFront:
+        return ManagerFront(kafka.bootstrap, unique, partitions=2, replication_factor=1, record_format="kafka")
+
+    with manager() as front:
+        until_committed(front, spoilt, OFFSET)
+        until_committed(front, intact, 7)
+        until_committed(front, later, 8)  # what stands behind it must not make the load look complete
+    with damaged(kafka, unique, 0, struct.pack(">q", OFFSET)), manager() as front:
+        until_fetched(front, intact, 7)
+        deadline = time.monotonic() + 60
+        while (found := exchange(front, spoilt, None)) != (COORDINATOR_NOT_AVAILABLE, -1):
+            assert found[0] in RETRIABLE, f"a shard with a damaged record served {found}"
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+        page = front.process._readiness()
+        assert page.status == 503
+        assert f"{unique}-0: the record batch at offset" in page.body.decode()
+        told = [r for r in caplog.records if r.levelno == logging.ERROR and "its log is damaged" in r.message]
+        assert f"{unique}-0: the record batch at offset" in told[0].__dict__["why"]
+        with pytest.raises(CoordinatorLoadInProgress):
+            front.process.dump(0, None, 100)  # `manager dump` prints no part of a shard
+        assert exchange(front, spoilt, 9)[0] in RETRIABLE, "nothing is committed on top of what nobody could read"
+    with manager() as front:
+        until_fetched(front, spoilt, OFFSET)
+
+
+@pytest.mark.parametrize("which", [1, 3])
+def test_no_reader_passes_a_damaged_batch(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, which: int) -> None:
+    """Neither in the middle of the log nor at its end; other partitions are read."""
+    log = KafkaLog(kafka.bootstrap, make_topic(unique, 2), 2)
+    writers = [log.writer(slot) for slot in range(2)]
+    for slot, writer in enumerate(writers):
+        writer.claim(30)
+        for number in range(4):
+            writer.append({slot: [(b"key", f"value {number}".encode())]}, 30)
+    ends = log.end_offsets([0, 1], 30)
+    newest: Mapping[int, dict[bytes, bytes | None]] = {0: {}, 1: {}}
+    with damaged(kafka, unique, 0, f"value {which}".encode()):
+        with pytest.raises(CorruptRecords, match=f"{unique}-0: the record batch at offset") as raised:
+            log.reader().load({0: 0, 1: 0}, ends, newest)
+        assert newest[0].get(b"key") != f"value {which}".encode()
+        reader = log.reader()
+        reader.follow({0: 0})
+        seen: list[bytes | None] = []
+        with pytest.raises(CorruptRecords):
+            while True:
+                seen += [record.value for record in reader.poll(100, 1)]
+        with pytest.raises(CorruptRecords):
+            reader.poll(100, 1)
+        assert seen == [f"value {number}".encode() for number in range(len(seen))]
+        assert len(seen) <= which
+        assert reader.position(0) <= raised.value.offset
+        reader.close()
+        assert log.reader().load({1: 0}, {1: ends[1]}, newest)[1] >= ends[1]
+    log.reader().load({0: 0}, {0: ends[0]}, newest)
+    assert newest == {0: {b"key": b"value 3"}, 1: {b"key": b"value 3"}}
+    for writer in writers:
+        writer.close()
+    log.close()

@@ -1,0 +1,226 @@
+"""The table of what each forwarded API names, and the refusals that it makes, in every version of every API."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import typing
+import uuid
+from typing import Any
+
+import pytest
+from kio.index import UnknownEntity, load_request_schema
+
+from offsetmgr.errors import InvalidRequest
+from offsetmgr.server.authorization import ADMIN_APIS, EverythingAllowed, Reserved
+from offsetmgr.server.dispatch import Request
+from offsetmgr.server.relay import rewriting
+from offsetmgr.server.relay.access import ACCESS, listed, refusal, shown_without, without
+from offsetmgr.server.relay.forwarding import FORWARDED
+from offsetmgr.server.relay.screening import Screen
+from offsetmgr.server.relay.topicids import fetched_ids
+from offsetmgr.wire.serverside import (
+    Message,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    is_known,
+)
+
+VERSIONS = [
+    (key, version)
+    for key, (_, highest) in FORWARDED.items()
+    for version in range(highest + 1)
+    if is_known(key, version)
+]
+NAMING = ("topic", "group", "transactional", "resource")
+NAMELESS = {"transactional_id_pattern", "topic_authorized_operations", "include_topic_authorized_operations"}
+
+
+def sample(schema: Any) -> Message:
+    """A message with one item in each array, and names in it."""
+    message: Message = {}
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        hint = hints[field.name]
+        kinds = [hint, *typing.get_args(hint)]
+        kinds += [inner for kind in list(kinds) for inner in typing.get_args(kind)]
+        nested = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
+        array = any(typing.get_origin(kind) is tuple for kind in kinds)
+        value = _value(field.metadata.get("kafka_type", "")) if nested is None else sample(nested)
+        message[field.name] = [value] if array else value
+    return message
+
+
+def _value(kind: str) -> Any:
+    if kind == "string":
+        return "name"
+    if kind in ("bytes", "records"):
+        return b"octets"
+    if kind == "bool":
+        return True
+    if kind == "uuid":
+        return uuid.UUID(int=7)
+    if kind == "float64":
+        return 1.5
+    return 2
+
+
+def fields(schema: Any) -> set[str]:
+    """The fields that may name something, those of nested messages too."""
+    found = set()
+    for field, hint in typing.get_type_hints(schema).items():
+        kinds = [hint, *typing.get_args(hint)]
+        kinds += [inner for kind in list(kinds) for inner in typing.get_args(kind)]
+        if any(part in field for part in NAMING) and field not in NAMELESS:
+            found.add(field)
+        for kind in kinds:
+            if dataclasses.is_dataclass(kind):
+                found |= fields(kind)
+    return found
+
+
+def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
+    assert ACCESS.keys() == FORWARDED.keys()
+    assert {key: FORWARDED[key][0] for key in ADMIN_APIS} == ADMIN_APIS
+
+
+def test_what_the_table_does_not_know_is_refused() -> None:
+    """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
+    apart: Any = None
+    screen = Screen(apart, apart, EverythingAllowed(), Reserved("offsets", "group", "offsets-slot-"))
+    for key in range(100):
+        if key not in FORWARDED:
+            request = Request(apart, struct.pack(">ihhi", 8, key, 0, 1))
+            with pytest.raises(InvalidRequest, match=f"API {key}: the relay does not know what it names"):
+                screen.screened(request, apart)
+    assert not FORWARDED.keys() & {4, 5, 6, 7, 25, 27, 28, 29, 30, 31, 50, 51, 56, 57, 58, 59, 63, 67, 68}
+    assert FORWARDED[1][1] == 15, "a newer Fetch has another head: see topicids"
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_the_table_knows_every_field_that_names_something(key: int, version: int) -> None:
+    access = ACCESS[key]
+    named = fields(load_request_schema(key, version))
+    known = {*access.items, access.name, access.transactional_id, "topic_id", "resource_type"}
+    elsewhere = {
+        1: {"forgotten_topics_data"},  # ends the fetching of a topic
+        34: {"topics"},  # within directories
+        55: {"topics", "topic_name"},  # of the controllers' own log
+        74: {"resource_types"},
+        75: {"cursor", "topic_name"},  # where a list goes on: the answer is looked at
+    }
+    assert named <= known | elsewhere.get(key, set())
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_refusals_can_be_written_and_stand_where_the_broker_would_have_put_them(key: int, version: int) -> None:
+    access = ACCESS[key]
+    body = encode_request(key, version, sample(load_request_schema(key, version)))
+    asked = decode_request(key, version, body, 0)
+    items = listed(access, asked)
+    assert items is None or not access.items or len(items) == 1
+    assert decode_request(key, version, encode_request(key, version, without(access, asked, [])), 0) is not None
+    if key in (71, 72):
+        return
+    message = refusal(access, asked, [29] * len(items or ()), 31)
+    answer = decode_response(key, version, encode_response(key, version, message), 0)
+    found = list(_codes(answer))
+    if access.refused is not None and items:
+        assert 29 in found
+        assert len(answer[access.answers]) == 1
+        assert _names(answer[access.answers][0]) >= _names(items[0]) & {"name", uuid.UUID(int=7)}
+    elif key != 75 and not (key == 35 and version < 3) and not (key == 43 and version == 0):
+        assert found == [31]
+    if access.shown is not None:
+        assert shown_without(access, answer, lambda _kind, _item: True)
+
+
+def _codes(value: Any) -> typing.Iterator[int]:
+    if isinstance(value, dict):
+        for field, inner in value.items():
+            if field in ("error_code", "partition_error_code"):
+                if inner:
+                    yield inner
+            else:
+                yield from _codes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _codes(inner)
+
+
+def _names(value: Any) -> set[Any]:
+    if isinstance(value, dict):
+        return set().union(*map(_names, value.values())) if value else set()
+    if isinstance(value, list):
+        return set().union(*map(_names, value)) if value else set()
+    return {value} if isinstance(value, str | uuid.UUID) else set()
+
+
+@pytest.mark.parametrize("version", [13, 14, 15])
+def test_the_ids_of_a_fetch_are_read_without_decoding_it(version: int) -> None:
+    ids = [uuid.UUID(int=number) for number in (5, 6)]
+    partition = {
+        "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
+        "partition_max_bytes": 1,
+    }  # fmt: skip
+    message = {
+        "replica_id": -1, "max_wait": 1, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0, "session_id": 0,
+        "session_epoch": 0, "forgotten_topics_data": [], "rack_id": "",
+        "topics": [{"topic_id": one, "partitions": [partition] * number} for number, one in enumerate(ids, 1)],
+    }  # fmt: skip
+    body = encode_request(1, version, message)
+    assert fetched_ids(body, 0, version) == ids
+    tagged = bytearray(body)
+    at = body.index(ids[0].bytes) + 16 + 1 + 32
+    tagged[at : at + 1] = b"\x01\x05\x00"  # one tagged field, number 5, empty
+    assert fetched_ids(bytes(tagged), 0, version) is None
+    assert [topic["topic_id"] for topic in decode_request(1, version, bytes(tagged), 0)["topics"]] == ids
+
+
+@pytest.mark.parametrize("version", range(rewriting.HIGHEST + 1))
+@pytest.mark.parametrize("name", ["__offsetmgr_offsets", "long-" * 20, "t", "absent-topic"])
+def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
+    partition = {
+        "error_code": 0, "partition_index": 0, "leader_id": 1, "leader_epoch": 3, "replica_nodes": [1, 2],
+        "isr_nodes": [1], "offline_replicas": [2],
+    }  # fmt: skip
+    names = [f"x{name}", f"{name}x", f"before-{name}", name, "orders", f"behind-{name}"]
+    topics = [
+        {
+            "error_code": 0,
+            "name": each,
+            "topic_id": uuid.UUID(int=number),
+            "is_internal": False,
+            "partitions": [{**partition, "partition_index": n} for n in range(number)],
+        }
+        for number, each in enumerate(names, 1)
+        if each != "absent-topic"
+    ]
+    message = {
+        "brokers": [{"node_id": 1, "host": name, "port": 9092, "rack": name}],
+        "error_code": 0,
+        "cluster_id": name,
+        "controller_id": 1,
+        "topics": topics,
+    }
+    body = encode_response(3, version, message)
+    head = struct.pack(">i", 77) + (b"\0" if version >= rewriting.FLEXIBLE else b"")
+    frame = struct.pack(">i", len(head) + len(body)) + head + body
+    cut = rewriting.without_topic(frame, version, name)
+    if name in ("t", "absent-topic"):
+        assert cut is None
+        return
+    assert cut is not None
+    assert struct.unpack_from(">ii", cut) == (len(cut) - 4, 77)
+    before = decode_response(3, version, frame, 4 + len(head))
+    after = decode_response(3, version, cut, 4 + len(head))
+    assert after == {**before, "topics": [topic for topic in before["topics"] if topic["name"] != name]}
+    assert len(after["topics"]) == len(before["topics"]) - 1
+
+
+def test_what_has_no_schema_is_not_known() -> None:
+    assert not is_known(0, 0)
+    with pytest.raises(UnknownEntity):
+        load_request_schema(0, 0)
