@@ -68,6 +68,13 @@ _PLANNED: Final = (
 _MINUTE_MS: Final = 60_000
 
 
+def _require_spark(command: str) -> None:
+    """Raises `SparkError` for a version of PySpark that offsetmgr does not support, `UnsupportedOperation` for none."""
+    from offsetmgr.spark.versions import require_supported
+
+    require_supported(command)
+
+
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     """A session that ends with the command. Raises `UnsupportedOperation`, `SparkError`, `UsageError`."""
@@ -135,6 +142,7 @@ def audit(
     The exit code is 1 where records of the topic could not be read (they are in the table "unreadable"), and where
     the store of --compare differs (the table "differences").
     """
+    _require_spark("spark audit")
     bootstrap = connect.bootstrap()
     if bootstrap is None:
         raise UsageError("spark audit", "no brokers are known", "add --bootstrap-server")
@@ -199,6 +207,7 @@ def diff(
     """Show where two stores disagree, read and compared by Spark's executors; the exit code is 1 on any difference."""
     from offsetmgr.spark.storerows import groups_of_both
 
+    _require_spark("spark diff")
     stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
     chosen = groups_of_both(stores, require_groups(group, all_groups))
     with _spark(master, conf) as spark:
@@ -243,6 +252,7 @@ def copy(
     """
     from offsetmgr.spark.storerows import groups_of
 
+    _require_spark("spark copy")
     config = connect.connection(from_config)
     groups = groups_of(source, config, require_groups(group, all_groups))
     with _spark(master, conf) as spark:

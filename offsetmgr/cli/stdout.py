@@ -32,7 +32,12 @@ class _Descriptor(io.FileIO):
 
 def take_over() -> None:
     """Puts such a stream in the place of ``sys.stdout``. Raises `FileFailure` where the process has no stdout: before
-    anything is done, since a file opened later would get its descriptor."""
+    anything is done, since a file opened later would get its descriptor.
+
+    For the same reason the null device takes the place of a closed stdin (first, since it gets the lowest free
+    descriptor) and of a closed stderr."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     if sys.stdout is None:

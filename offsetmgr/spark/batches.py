@@ -19,6 +19,7 @@ from offsetmgr.spark.checkpointfiles import CheckpointFiles, LocalFiles, batch, 
 from offsetmgr.spark.committer import clusters_of
 from offsetmgr.spark.merging import smallest
 from offsetmgr.spark.running import RunningQuery, Source, holds, readings
+from offsetmgr.spark.versions import require_supported
 from offsetmgr.spark.writing import CommitterState, GroupWriter, Process, worth_retrying
 from offsetmgr.stores.base import OffsetStore
 
@@ -51,6 +52,7 @@ class BatchCommitter:
         stop_on_failure: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        require_supported("BatchCommitter")
         # The frames of foreachBatch belong to a copy of the session, in which no query runs.
         self._session = spark or SparkSession.getActiveSession()
         self._process = process

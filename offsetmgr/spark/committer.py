@@ -13,6 +13,7 @@ from offsetmgr.errors import OffsetMgrError, SparkError
 from offsetmgr.spark.following import Follower, Patience
 from offsetmgr.spark.merging import normalised
 from offsetmgr.spark.running import RunningQuery
+from offsetmgr.spark.versions import require_supported
 from offsetmgr.spark.writing import LOG, CommitterState, GroupWriter, Process
 from offsetmgr.stores.base import OffsetStore
 
@@ -49,6 +50,7 @@ class OffsetCommitter(StreamingQueryListener):
         allow_rewind: bool = False,
         stop_on_failure: bool = False,
     ) -> None:
+        require_supported("OffsetCommitter")
         self._session = spark or SparkSession.getActiveSession()
         names = None if cluster is None else clusters_of(cluster)
         self._queries = None if queries is None else frozenset(queries)

@@ -1,8 +1,8 @@
-"""Spark's Kafka connector: the newest that can be fetched within the installed PySpark's minor version, kept in our
-cache.
+"""Spark's Kafka connector: that of the installed PySpark, or else the newest that can be fetched, kept in our cache.
 
-Not every patch version of Spark has a connector that can be fetched, so the very same one cannot be assumed; one
-newer than Spark itself is never taken. Ivy, which PySpark's wheel carries, fetches it; in a home of its own, because
+Not every version of Spark has a connector that can be fetched. The versions of PySpark's minor version are tried first,
+newest first, and then 4.0.0, which works with every supported PySpark; one newer than Spark itself is never taken.
+Ivy, which PySpark's wheel carries, fetches it; in a home of its own, because
 a half-fetched artifact in the user's would make it fail. No repository is named here: Ivy's own settings know where
 released artifacts are.
 """
@@ -10,7 +10,6 @@ released artifacts are.
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -23,10 +22,14 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.errors import SparkError
+from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"
+LAST_RESORT: Final = "4.0.0"
+"""The connector that was tried with every supported version of PySpark."""
 TIMEOUT_S: Final = 600.0
 _COMPLETE: Final = ".complete"
+_INSTEAD: Final = ".unavailable"
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _CARRIED: Final = (
     "org.apache.hadoop",
@@ -44,7 +47,8 @@ def candidates(pyspark: str) -> list[str]:
     found = _VERSION.match(pyspark)
     if found is None:
         raise SparkError("no Kafka connector", f"PySpark's version {pyspark!r} is none that releases have")
-    return [f"{found[1]}.{found[2]}.{patch}" for patch in range(int(found[3]), -1, -1)]
+    own = [f"{found[1]}.{found[2]}.{patch}" for patch in range(int(found[3]), -1, -1)]
+    return own if LAST_RESORT in own else [*own, LAST_RESORT]
 
 
 def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:
@@ -52,21 +56,30 @@ def connector_jars(version: str | None = None, *, cache: Path | None = None) -> 
 
     Safe to call from many processes at once: one fetches, the others wait for it.
     """
-    wanted = [version] if version else candidates(importlib.metadata.version("pyspark"))
+    wanted = [version] if version else candidates(installed())
     folder = (cache or _cache()) / "spark"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "resolve.lock"):
-        for name in wanted:
+        instead = folder / f"{wanted[0]}{_INSTEAD}"
+        """Marks that nothing of PySpark's own minor version could be fetched, so that each start does not try again."""
+        own = [name for name in wanted if instead.exists() or _minor(name) == _minor(wanted[0])]
+        for name in own:
             if (folder / name / _COMPLETE).exists():
                 return sorted((folder / name).glob("*.jar"))
         reasons = []
         for name in wanted:
-            why = _fetch(name, folder)
+            why = None if (folder / name / _COMPLETE).exists() else _fetch(name, folder)
             if why is None:
+                if name not in own:
+                    instead.touch()
                 return sorted((folder / name).glob("*.jar"))
             reasons.append(f"{name}: {why}")
     hint = "check the network and its proxy; or name a version that can be fetched: session(connector=VERSION)"
     raise SparkError("no Kafka connector for Spark can be fetched", "; ".join(reasons), hint)
+
+
+def _minor(version: str) -> str:
+    return version.rpartition(".")[0]
 
 
 def _fetch(version: str, folder: Path) -> str | None:

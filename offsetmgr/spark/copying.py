@@ -16,6 +16,7 @@ from pyspark.sql import functions as sql
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.spark.storerows import OUTCOMES, SCHEMA, Outcome, groups_of, read_rows, write_rows
+from offsetmgr.spark.versions import require_supported
 
 TASKS: Final = 8
 
@@ -35,6 +36,7 @@ def store_table(
     ``errors``: see `storerows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises;
     what reading raises fails the query.
     """
+    require_supported("store_table")
     names = groups_of(uri, ConnectionConfig() if config is None else config, groups)
     return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
 
@@ -50,6 +52,7 @@ def table_of(
     tasks: int = TASKS,
 ) -> DataFrame:
     """As `store_table`, of exactly these groups, whether the store has them or not."""
+    require_supported("table_of")
     settings = ConnectionConfig() if config is None else config
 
     def read(part: Iterable[str]) -> Iterator[tuple[Any, ...]]:
@@ -67,6 +70,7 @@ def copy(rows: DataFrame, uri: str, *, config: ConnectionConfig | None = None, t
     the outcomes are read, and anew whenever they are read again (what is there already is ``unchanged`` then): keep
     them with ``persist()`` or write them away. A task whose worker died is done again.
     """
+    require_supported("copy")
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks), OUTCOMES)
 
 
@@ -76,6 +80,7 @@ def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool) -> DataFrame:
 
     ``metadata``: whether the target keeps any, so that another one is a reason to write.
     """
+    require_supported("foreseen")
     held = there.select(
         "group", "topic", "partition", sql.col("offset").alias("before"), sql.col("metadata").alias("m")
     )

@@ -15,12 +15,18 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from offsetmgr.errors import OffsetMgrError, UsageError
 from offsetmgr.operations.selection import TopicSelection
 from offsetmgr.spark import sourceoptions
+from offsetmgr.spark.datasourceapi import (
+    DataSource,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from offsetmgr.spark.storerows import COLUMNS, SCHEMA, groups_of, read_rows, write_rows
 
 __all__ = ["NAME", "SCHEMA", "StoreSource"]

@@ -13,7 +13,6 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from offsetmgr.cluster.kafka import KafkaCluster, error_of
@@ -23,6 +22,7 @@ from offsetmgr.log.kafka.offsets import PartitionOffsets
 from offsetmgr.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.spark import sourceoptions
+from offsetmgr.spark.datasourceapi import DataSource, DataSourceReader, InputPartition
 from offsetmgr.spark.logrows import SCHEMA, Decoder, of_groups
 
 NAME: Final = "offsetmgr-log"

@@ -25,6 +25,7 @@ from offsetmgr.period.workrecords import Published
 from offsetmgr.spark.periodframes import RecordSource
 from offsetmgr.spark.periodlog import PeriodLog, partitions_of
 from offsetmgr.spark.periodwork import LOG, PeriodJob, PeriodRules, PeriodWork, Step
+from offsetmgr.spark.versions import require_supported
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.zookeeper.session import ZookeeperSession
 
@@ -94,6 +95,7 @@ def run_periods(
     `OffsetOutOfRange` where records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted
     topic, and what ``process`` raises: the next start goes on.
     """
+    require_supported("run_periods")
     if not topics:
         raise UsageError("run_periods", "no topic is named")
     mine, together = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))

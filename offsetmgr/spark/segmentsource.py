@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
@@ -28,6 +27,7 @@ from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 from offsetmgr.spark import sourceoptions
+from offsetmgr.spark.datasourceapi import DataSource, DataSourceReader, InputPartition
 from offsetmgr.spark.logrows import SCHEMA, Decoder, of_groups, row_of_error
 
 NAME: Final = "offsetmgr-segments"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import UsageError
 from offsetmgr.spark.connector import connector_jars
+from offsetmgr.spark.versions import require_supported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     """A Spark session with the Kafka connector.
 
     ``master`` as Spark takes it (None: as configured outside, else ``local[*]``). ``connector``: a version of the
-    connector in place of the newest that can be fetched within PySpark's minor version. ``conf``: Spark's settings,
+    connector in place of PySpark's own, or the newest that can be fetched. ``conf``: Spark's settings,
     dots written as two underscores (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions":
     4}``.
 
@@ -28,6 +29,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     connector's jars are fetched once, into a folder of their own. Raises `SparkError` where no connector can be
     fetched, and `UsageError` where a session without it runs already: jars cannot be added to it.
     """
+    require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}
     jars = [str(jar) for jar in connector_jars(connector)]
     given = str(settings.pop(_JARS, "") or "")

@@ -140,8 +140,10 @@ def reader_from_group(
     as two underscores. What was done about new partitions and offsets out of the log goes to the log
     ``offsetmgr.spark``. Raises as `starting_offsets`.
     """
+    from offsetmgr.spark.versions import require_supported
     from offsetmgr.spark.writing import LOG
 
+    require_supported("reader_from_group")
     wanted = list(dict.fromkeys(topics))
     start = starting_offsets(
         store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config

@@ -16,6 +16,7 @@ from offsetmgr.errors import SparkError
 from offsetmgr.spark.datasource import StoreSource
 from offsetmgr.spark.logsource import LogSource
 from offsetmgr.spark.segmentsource import SegmentSource
+from offsetmgr.spark.versions import require_supported
 
 LOCAL: Final = "local[*,4]"
 """Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
@@ -33,6 +34,7 @@ _SETTINGS: Final = {
 def register(spark: SparkSession) -> SparkSession:
     """Makes ``format("offsetmgr")``, ``"offsetmgr-log"`` and ``"offsetmgr-segments"`` known in this session; gives it
     back."""
+    require_supported("offsetmgr's tables in Spark")
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(LogSource)
     spark.dataSource.register(SegmentSource)
@@ -45,6 +47,7 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     ``master`` as Spark takes it (None: `LOCAL`); ``conf``: Spark's settings, dots written as two underscores. Workers
     run the Python of this process, unless ``PYSPARK_PYTHON`` names another: on a cluster, one with offsetmgr.
     """
+    require_supported("a Spark session with offsetmgr's tables")
     running = SparkSession.getActiveSession()
     if running is not None:
         return register(running)

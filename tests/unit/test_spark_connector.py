@@ -40,7 +40,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_newest_first_and_none_newer_than_pyspark() -> None:
     assert candidates("4.0.3") == ["4.0.3", "4.0.2", "4.0.1", "4.0.0"]
-    assert candidates("4.1.0.dev1") == ["4.1.0"]
+    assert candidates("4.1.0.dev1") == ["4.1.0", "4.0.0"]
     with pytest.raises(SparkError, match="'unknown' is none that releases have"):
         candidates("unknown")
 
@@ -52,6 +52,46 @@ def test_the_newest_that_can_be_fetched_is_taken_and_kept(java: Path, tmp_path: 
 
     assert connector_jars(cache=tmp_path / "cache") == found
     assert (java / "runs").read_text() == "run\n" * 3
+
+
+def test_where_no_connector_of_the_minor_version_can_be_fetched_the_last_resort_is_taken_and_remembered(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.1")
+    script = java / "java"
+    script.write_text(script.read_text().replace("4.0.1", "4.0.0"))
+
+    found = connector_jars(cache=tmp_path / "cache")
+    assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.0.0.jar"]
+    assert (java / "runs").read_text() == "run\n" * 3
+    assert connector_jars(cache=tmp_path / "cache") == found
+    assert (java / "runs").read_text() == "run\n" * 3
+
+    script.write_text(script.read_text().replace("4.0.0", "4.3.0"))
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
+    found = connector_jars(cache=tmp_path / "cache")
+    assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.3.0.jar"]
+
+
+def test_a_connector_of_another_minor_version_in_the_cache_does_not_replace_the_own(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = java / "java"
+    script.write_text(script.read_text().replace('rev="4.0.1"', 'rev="4.[02].0"').replace("13-4.0.1", "13-any"))
+    (first,) = connector_jars(cache=tmp_path / "cache")
+    assert first.parent.name == "4.0.0"
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.2.1")
+    (second,) = connector_jars(cache=tmp_path / "cache")
+    assert second.parent.name == "4.2.0"
+
+
+def test_where_no_connector_at_all_can_be_fetched_the_error_names_each(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.2.0")
+    with pytest.raises(SparkError, match=r"can be fetched: 4\.2\.0: .*; 4\.0\.0: ") as refused:
+        connector_jars(cache=tmp_path / "cache")
+    assert "session(connector=VERSION)" in str(refused.value.hint)
 
 
 def test_a_version_that_was_named_is_the_only_one_tried(java: Path, tmp_path: Path) -> None:

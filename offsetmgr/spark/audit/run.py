@@ -16,6 +16,7 @@ from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import LOG, differences, log_side
 from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.lags import lag, log_ends
+from offsetmgr.spark.versions import require_supported
 from offsetmgr.stores.base import Capabilities
 
 RECORDS: Final = "records"
@@ -61,6 +62,7 @@ def run_audit(
     Log ends are asked for after the log was read, so that no lag is negative. Raises `UsageError` where ``folder``
     holds something.
     """
+    require_supported("run_audit")
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"folder {folder}", "is not empty", "name one that does not exist yet")
     records = _kept(spark, log, folder / RECORDS)

@@ -1,0 +1,18 @@
+"""Spark's interface for data sources in Python, which only supported versions have. The tables import it from here, so
+that any other version is one clear error at their import."""
+
+from __future__ import annotations
+
+from offsetmgr.spark.versions import require_supported
+
+require_supported("offsetmgr's tables in Spark")
+
+from pyspark.sql.datasource import (  # noqa: E402 - only after the check
+    DataSource,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+__all__ = ["DataSource", "DataSourceReader", "DataSourceWriter", "InputPartition", "WriterCommitMessage"]

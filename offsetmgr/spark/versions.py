@@ -1,0 +1,44 @@
+"""The versions of PySpark that this package works with, and the one error for all others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Final
+
+from offsetmgr.errors import SparkError, UnsupportedOperation
+
+OLDEST: Final = (4, 0)
+NEWEST: Final = (4, 3)
+SUPPORTED: Final = "4.0 to 4.3"
+
+
+def installed() -> str:
+    """The version of PySpark: of the package, or, where Spark's own folder is on the path, what its module says.
+
+    Raises `UnsupportedOperation` where there is none."""
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    try:
+        import pyspark
+    except ModuleNotFoundError as missing:
+        hint = "pip install 'offsetmgr[spark]'"
+        raise UnsupportedOperation("Spark", f"{missing.name} is not installed", hint) from missing
+    return str(pyspark.__version__)
+
+
+def require_supported(what: str) -> None:
+    """Raises `SparkError` for a version of PySpark that was not tried, before ``what`` has begun anything.
+
+    On PySpark 3.5 a committer would commit nothing, and tables and periods would fail late.
+    """
+    version = installed()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
+        raise SparkError(
+            what,
+            f"PySpark {version} is installed, and offsetmgr supports PySpark {SUPPORTED}",
+            f"pip install 'pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}'",
+        )

@@ -1,0 +1,95 @@
+"""Versions of PySpark that offsetmgr does not support: one error at the start of everything that needs Spark.
+
+The version is substituted; the rest of PySpark is the installed one. Nothing here starts Spark."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offsetmgr.spark as api
+from offsetmgr.cli.app import run
+from offsetmgr.errors import SparkError
+from offsetmgr.spark import copying, tablesession
+from offsetmgr.spark.audit import run as audit
+from offsetmgr.spark.versions import require_supported
+
+ANY: Any = None
+
+STARTS: dict[str, Callable[[], object]] = {
+    "session": lambda: api.session("s"),
+    "OffsetCommitter": lambda: api.OffsetCommitter(ANY, "g"),
+    "BatchCommitter": lambda: api.BatchCommitter(ANY, "g", ANY, checkpoint="c"),
+    "run_periods": lambda: api.run_periods(ANY, [], ANY, ANY, ANY, None, ANY, bootstrap="b", output="o"),
+    "reader_from_group": lambda: api.reader_from_group(ANY, ANY, "g", ["t"], bootstrap="b"),
+    "register": lambda: tablesession.register(ANY),
+    "table_session": lambda: tablesession.table_session("s"),
+    "table_job": lambda: tablesession.table_job("s", None, {}).__enter__(),
+    "store_table": lambda: copying.store_table(ANY, "file:x.csv"),
+    "table_of": lambda: copying.table_of(ANY, "file:x.csv", []),
+    "copy": lambda: copying.copy(ANY, "file:x.csv"),
+    "foreseen": lambda: copying.foreseen(ANY, ANY, metadata=True),
+    "run_audit": lambda: audit.run_audit(ANY, ANY, ANY, Path("folder"), audit.AuditOptions(0)),
+}
+
+WHY = "PySpark 3.5.9 is installed, and offsetmgr supports PySpark 4.0 to 4.3"
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "3.5.9")
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS.keys())
+def test_whatever_needs_spark_refuses_another_version_at_its_start(start: Callable[[], object]) -> None:
+    with pytest.raises(SparkError) as refused:
+        start()
+    assert refused.value.why == WHY
+    assert refused.value.hint == "pip install 'pyspark>=4.0,<4.4'"
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("module", ["datasource", "logsource", "segmentsource", "tablesession"])
+def test_a_table_cannot_be_imported_with_another_version(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("datasourceapi", "datasource", "logsource", "segmentsource", "tablesession"):
+        monkeypatch.delitem(sys.modules, f"offsetmgr.spark.{name}", raising=False)
+    with pytest.raises(SparkError, match=WHY):
+        importlib.import_module(f"offsetmgr.spark.{module}")
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit", "--bootstrap-server", "127.0.0.1:1", "-o", "folder"],
+        ["diff", "--from", "file:a.csv", "--to", "file:b.csv", "--all-groups"],
+        ["copy", "--from", "file:a.csv", "--to", "file:b.csv", "--all-groups"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_command_refuses_another_version_before_it_looks_at_anything(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["spark", *arguments]) == 1
+    assert capsys.readouterr().err == (f"error: spark {arguments[0]}: {WHY}\nhint: pip install 'pyspark>=4.0,<4.4'\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [("3.5.5", False), ("4.0.0", True), ("4.0.5", True), ("4.3.0.dev1", True), ("4.4.0", False), ("odd", False)],
+)
+def test_the_versions_that_were_tried_are_supported(
+    version: str, supported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
+    if supported:
+        require_supported("x")
+    else:
+        with pytest.raises(SparkError, match=f"PySpark {version} is installed"):
+            require_supported("x")
