@@ -24,12 +24,25 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, nothing_in, write_rows
+from offsetmgr.cli.stale import Stale
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import Committed, GroupDescription
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
+STATES: Final = (
+    "Stable",
+    "Empty",
+    "Dead",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Unknown",
+)
+"""Kafka's names of a group's state (``org.apache.kafka.common.GroupState``)."""
 LIST: Final = (Column("group"), Column("state", optional=True))
 DESCRIBE: Final = (
     Column("group"),
@@ -96,6 +109,9 @@ def list_groups(
     store = connect.store()
     names = sorted(set(store.groups()))
     wanted = {_plain_state(one) for one in (state or "").split(",")} - {""}
+    if unknown := wanted - {_plain_state(name) for name in STATES}:
+        why = f"{', '.join(sorted(unknown))} is no state of a group"
+        raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
     if group:
         names = matching_groups(group, names)
         if not names:
@@ -156,17 +172,20 @@ def describe(
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store, directory = connect.store(), connect.directory()
+    newer = connect.newer_store(store)
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = choose_groups(store, names, all_groups=all_groups)
-        found = describe_groups(store, cluster, directory, chosen, topics)
+        found = describe_groups(store, cluster, directory, chosen, topics, newer=newer)
         if state:
             shown = write_rows(STATE, _state_rows(found, errors), output)
         elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            shown = write_rows(DESCRIBE, _partition_rows(found, errors, only_with_lag), output)
+            stale = Stale(newer)
+            shown = write_rows(DESCRIBE, stale.counted(_partition_rows(found, errors, only_with_lag)), output)
+            stale.finish()
         if not shown and not errors:
             note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
         return told(errors)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -30,6 +33,7 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
+from offsetmgr.cli.stale import Stale
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 
@@ -218,6 +222,7 @@ def lag(
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     cluster, store = connect.cluster("offsets lag"), connect.store()
+    newer = connect.newer_store(store)
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
     counts = _partition_counts(cluster, topics.named()) if named else {}
@@ -226,7 +231,7 @@ def lag(
     without = Uncommitted(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also)
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also, newer=newer)
         for one in progress(found, "reading", len(chosen)):
             if one.error is not None:
                 errors.add(one.error)
@@ -242,7 +247,9 @@ def lag(
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    shown = write_rows(LAG, rows(), output)
+    stale = Stale(newer)
+    shown = write_rows(LAG, stale.counted(rows()), output)
+    stale.finish()
     without.finish(None if only_with_lag else shown)
     errors.finish()
 
@@ -261,6 +268,12 @@ def _offset(text: str) -> int:
 
 ToOffset = Annotated[
     int | None, typer.Option("--to-offset", metavar="N", parser=_offset, help="To this offset.", show_default=False)
+]
+AcceptUnterminated = Annotated[
+    bool,
+    typer.Option(
+        "--accept-unterminated", help="Read a file of lines although its last line has no line end: it is complete."
+    ),
 ]
 NewGroup = Annotated[bool, typer.Option("--new-group", help="Allow a group that does not exist yet.")]
 
@@ -349,6 +362,7 @@ def reset(
         str | None,
         typer.Option("--from-file", metavar="FILE", help="To the offsets of a CSV file.", show_default=False),
     ] = None,
+    accept_unterminated: AcceptUnterminated = False,
     export_csv: Annotated[
         bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
@@ -378,6 +392,7 @@ def reset(
         by_duration=by_duration,
         to_datetime=to_datetime,
         from_file=from_file,
+        accept_unterminated=accept_unterminated,
     )
     names = require_groups(group, all_groups)
     if not isinstance(scenario, ToGiven) and bool(topic) == all_topics:
@@ -444,7 +459,12 @@ def delete(
 
 
 FileArgument = Annotated[
-    str, typer.Argument(metavar="FILE", help=".avro (lossless), .csv, .zk, .json", show_default=False)
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help=".avro (lossless), .csv, .zk, .json; - for standard input or output, with --as.",
+        show_default=False,
+    ),
 ]
 FileFormat = Annotated[
     str | None,
@@ -482,17 +502,34 @@ def export(
     ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_some_of(name)}
     header = header_for(store, f"offsetmgr {__version__}", ids)
     groups = export_groups(store, chosen, topics, strict=not all_groups)
-    done = write_snapshot(
-        file,
-        header,
-        progress(groups, "exporting", len(chosen)),
-        format=name,
-        group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
-        overwrite=overwrite,
-    )
-    note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {file}")
+    with _written_to(file) as path:
+        done = write_snapshot(
+            path,
+            header,
+            progress(groups, "exporting", len(chosen)),
+            format=name,
+            group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
+            overwrite=overwrite,
+        )
+    where = "standard output" if file == "-" else file
+    note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
     for lost in done.lost:
         note(f"not in the file, which cannot carry it: {lost}")
+
+
+@contextmanager
+def _written_to(file: str) -> Iterator[str]:
+    """The path to write for ``file``. For standard output (``-``) it is a temporary file, whose content goes there at
+    the end, so that a failure leaves nothing half written."""
+    if file != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as folder:
+        path = Path(folder) / "standard-output"
+        yield str(path)
+        with path.open("rb") as written:
+            shutil.copyfileobj(written, sys.stdout.buffer)
+        sys.stdout.flush()
 
 
 def _say_empty(store: OffsetStore, created: list[str]) -> None:
@@ -514,6 +551,7 @@ def import_offsets(
     group: Groups = None,
     topic: Topics = None,
     file_format: FileFormat = None,
+    accept_unterminated: AcceptUnterminated = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     execute: Execute = False,
@@ -527,8 +565,9 @@ def import_offsets(
     has moved on since is refused unless --allow-rewind. --group names the group of files that do not name theirs.
     """
     from offsetmgr.cli.editing import Edit, checked_crossing, finish
+    from offsetmgr.formats.choose import format_name
     from offsetmgr.operations.edits import propose_import, propose_undo
-    from offsetmgr.operations.export import open_file
+    from offsetmgr.operations.export import open_file, seekable
     from offsetmgr.operations.images import holds_images, load_images
     from offsetmgr.operations.selection import TopicSelection, matching_groups
     from offsetmgr.operations.sought import require_topics
@@ -536,48 +575,53 @@ def import_offsets(
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     topics.within(store.capabilities.partitions)
-    path = Path(file)
-    if holds_images(path):
-        with closing(open_file(path, "avro")) as images_file:
-            header = images_file.header
-            if header is None or header.source_uri != store.uri:
-                checked_crossing("offsets import", images_file, store, translate)
-        edit = Edit(
-            "offsets import undo",
-            connect,
-            store,
-            connect.edited_directory(),
-            execute=execute,
-            yes=yes,
-            output=output,
-            image=before_image,
-        )
-        meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
-        images = (one for one in load_images(path) if one.group in meant)
-        note(f"{file} holds before-images: taking that edit back")
-        code = edit.run(require_topics(propose_undo(store, images, topics, force=allow_rewind), topics, file))
-        if edit.asked:
-            _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
-        finish(code)
-        return
-    with closing(open_file(path, file_format, group[0] if group and len(group) == 1 else None)) as snapshot:
-        chosen = matching_groups(group or [], snapshot.groups())
-        if not chosen:
-            raise GroupNotFound(f"file {file}", f"holds no group {', '.join(group)}" if group else "holds no groups")
-        edit = Edit(
-            "offsets import",
-            connect,
-            store,
-            connect.edited_directory(),
-            execute=execute,
-            yes=yes,
-            output=output,
-            image=before_image,
-        )
-        wanted = snapshot.read(set(chosen))
-        crossing = checked_crossing("offsets import", snapshot, store, translate)
-        proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind, crossing=crossing)
-        finish(edit.run(require_topics(proposals, topics, file)))
+    if file == "-" and file_format is None:
+        format_name(file)  # raises: a name that is no name tells no format
+    with seekable(file) as path:
+        if holds_images(path):
+            with closing(open_file(path, "avro")) as images_file:
+                header = images_file.header
+                if header is None or header.source_uri != store.uri:
+                    checked_crossing("offsets import", images_file, store, translate)
+            edit = Edit(
+                "offsets import undo",
+                connect,
+                store,
+                connect.edited_directory(),
+                execute=execute,
+                yes=yes,
+                output=output,
+                image=before_image,
+            )
+            meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
+            images = (one for one in load_images(path) if one.group in meant)
+            note(f"{file} holds before-images: taking that edit back")
+            code = edit.run(require_topics(propose_undo(store, images, topics, force=allow_rewind), topics, file))
+            if edit.asked:
+                _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
+            finish(code)
+            return
+        single = group[0] if group and len(group) == 1 else None
+        opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated)
+        with closing(opened) as snapshot:
+            chosen = matching_groups(group or [], snapshot.groups())
+            if not chosen:
+                why = f"holds no group {', '.join(group)}" if group else "holds no groups"
+                raise GroupNotFound(f"file {file}", why)
+            edit = Edit(
+                "offsets import",
+                connect,
+                store,
+                connect.edited_directory(),
+                execute=execute,
+                yes=yes,
+                output=output,
+                image=before_image,
+            )
+            wanted = snapshot.read(set(chosen))
+            crossing = checked_crossing("offsets import", snapshot, store, translate)
+            proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind, crossing=crossing)
+            finish(edit.run(require_topics(proposals, topics, file)))
 
 
 @app.command("diff")

@@ -203,6 +203,23 @@ class Connect:
             self._clusters[bootstrap] = self._open.enter_context(KafkaCluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
+    def newer_store(self, store: OffsetStore) -> OffsetStore | None:
+        """The Kafka store of the cluster whose ZooKeeper ``store`` is meant, where the brokers are known too: groups
+        that have left ZooKeeper commit there. None where the brokers are another cluster's, which is printed."""
+        from offsetmgr.cli.render import note
+        from offsetmgr.stores.origin import compare_origins
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed, bootstrap = parse_uri(self.uri), self.resolved.bootstrap_server
+        if parsed.kind != "zookeeper" or parsed.options.get("layout", "0.8") != "0.8" or bootstrap is None:
+            return None
+        kafka = self.store(f"kafka://{bootstrap}")
+        compared = compare_origins(store.log_origin(), kafka.log_origin())
+        if compared.keeps_epochs:
+            return kafka
+        note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
+        return None
+
     def zookeeper(self, what: str) -> ZookeeperSession:
         """A session with the ZooKeeper that is meant. Raises `UsageError` where none is; ``what`` says who needs it."""
         from offsetmgr.stores.uri import zookeeper_of

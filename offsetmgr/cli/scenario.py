@@ -40,6 +40,7 @@ def scenario_of(
     by_duration: str | None,
     to_datetime: str | None,
     from_file: str | None,
+    accept_unterminated: bool,
 ) -> Scenario:
     """The one scenario that is given. Raises `UsageError` for none, several, or one that cannot be read."""
     given: list[Scenario] = []
@@ -59,7 +60,7 @@ def scenario_of(
     if to_datetime is not None:
         given.append(_to_time(parse_datetime(to_datetime), "--to-datetime", to_datetime))
     if from_file is not None:
-        given.append(_from_file(from_file, groups))
+        given.append(_from_file(from_file, groups, accept_unterminated=accept_unterminated))
     if len(given) != 1:
         raise UsageError(
             "reset to where?",
@@ -107,10 +108,13 @@ def parse_datetime(text: str, option: str = "--to-datetime") -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
 
 
-def _from_file(path: str, groups: list[str]) -> ToGiven:
-    from offsetmgr.operations.export import open_file
+def _from_file(file: str, groups: list[str], *, accept_unterminated: bool) -> ToGiven:
+    from offsetmgr.operations.export import open_file, seekable
 
     single = groups[0] if len(groups) == 1 else None
-    name = None if Path(path).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
-    with closing(open_file(Path(path), name, single)) as snapshot:
+    name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
+    with (
+        seekable(file) as path,
+        closing(open_file(path, name, single, accept_unterminated=accept_unterminated)) as snapshot,
+    ):
         return ToGiven({entry.group: {tp: c.offset for tp, c in entry.offsets.items()} for entry in snapshot.read()})

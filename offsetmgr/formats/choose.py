@@ -9,6 +9,7 @@ from offsetmgr.errors import UsageError
 from offsetmgr.formats.base import BadLines, Format
 from offsetmgr.formats.csv import CsvFormat
 from offsetmgr.formats.documents import BadEntry, documents
+from offsetmgr.formats.lines import require_line_end
 from offsetmgr.formats.spark import SparkFormat
 from offsetmgr.formats.yelp import YelpFormat, is_yelp
 from offsetmgr.formats.zkexport import ZkExportFormat
@@ -46,11 +47,21 @@ def by_name(name: str, group: str | None = None) -> Format:
     raise UsageError(f"format {name}", "not known", f"one of {', '.join(FORMATS)}")
 
 
-def open_snapshot(stream: BinaryIO, name: str, group: str | None = None, *, what: str = "snapshot") -> SnapshotReader:
+def open_snapshot(
+    stream: BinaryIO,
+    name: str,
+    group: str | None = None,
+    *,
+    what: str = "snapshot",
+    accept_unterminated: bool = False,
+) -> SnapshotReader:
     """Opens a stream of the format called ``name``; for ``json`` tells Yelp's form from Spark's by itself.
 
-    Raises `UsageError`, `MalformedData`, `UnknownVersion`.
+    A file of lines whose last line has no line end may have been cut inside its last number: it is refused unless
+    ``accept_unterminated``. Raises `UsageError`, `MalformedData`, `UnknownVersion`.
     """
+    if name in ("csv", "zk") and not accept_unterminated:
+        require_line_end(stream, what)
     if name == "json":
         name = _which_json(stream)
     return by_name(name, group).open(stream, what=what)

@@ -11,6 +11,7 @@ wherever they stand; bytes that are not UTF-8 and control characters make a line
 
 from __future__ import annotations
 
+import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +19,17 @@ from functools import partial
 from itertools import groupby, islice, repeat
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
-from offsetmgr.errors import UnsupportedOperation
-from offsetmgr.formats.base import BadLine, BadLines, Carries, Format, GroupEntry, SnapshotHeader, control_character
+from offsetmgr.errors import MalformedData, UnsupportedOperation
+from offsetmgr.formats.base import (
+    SHOWN,
+    BadLine,
+    BadLines,
+    Carries,
+    Format,
+    GroupEntry,
+    SnapshotHeader,
+    control_character,
+)
 from offsetmgr.model import Committed, TopicPartition
 
 LONGEST_LINE: Final = 65_536
@@ -235,6 +245,23 @@ class _Partitions(dict[tuple[str, str], TopicPartition]):
         topic, number = key
         partition = self[key] = TopicPartition(topic, int(number))
         return partition
+
+
+def require_line_end(stream: BinaryIO, what: str) -> None:
+    """Raises `MalformedData` where the last line has no line end: a file that was cut inside its last number would give
+    a smaller offset."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(size - LONGEST_LINE, 0))
+    last = stream.read().rpartition(b"\n")[2]
+    stream.seek(0)
+    if last.strip():
+        shown = last.decode("utf-8", "replace")[-SHOWN:]
+        why = f"its last line has no line end, so the file may be cut inside its last number: {shown!r}"
+        hint = (
+            "take a complete copy of the file; if it is complete, add --accept-unterminated (offsets import, offsets "
+            "reset), or unterminated=accept to a file: URI"
+        )
+        raise MalformedData(what, why, hint)
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:

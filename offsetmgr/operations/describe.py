@@ -47,15 +47,18 @@ def describe(
     directory: Directory,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
+    *,
+    newer: OffsetStore | None = None,
 ) -> Iterator[Described]:
-    """Groups as they are now, in the order asked. Without a cluster the logs, and so the lag, are unknown.
+    """Groups as they are now, in the order asked. Without a cluster the logs, and so the lag, are unknown. ``newer``
+    is as in `offsetmgr.operations.lag.lag`.
 
     A group that neither the store nor the directory knows is `GroupNotFound` as its outcome.
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
     descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
-    for found in lag(store, cluster, names, topics):
+    for found in lag(store, cluster, names, topics, newer=newer):
         if found.group not in descriptions:
             descriptions = directory(list(islice(remaining, GROUPS_AT_ONCE)))
         description = descriptions[found.group]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.formats import choose
 from offsetmgr.formats.base import SnapshotHeader, SnapshotReader
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
@@ -87,8 +91,11 @@ class SnapshotFile:
         self._stream.close()
 
 
-def open_file(path: Path, format_name: str | None = None, group: str | None = None) -> SnapshotFile:
-    """Opens and checks a snapshot; ``group`` for files that do not name their group.
+def open_file(
+    path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
+) -> SnapshotFile:
+    """Opens and checks a snapshot; ``group`` for files that do not name their group. ``accept_unterminated`` is as in
+    `offsetmgr.formats.choose.open_snapshot`.
 
     Raises `UsageError` where the format is not known, `MalformedData`, `UnknownVersion`, `OffsetMgrError` where the
     file cannot be read.
@@ -100,23 +107,50 @@ def open_file(path: Path, format_name: str | None = None, group: str | None = No
     except OSError as error:
         raise OffsetMgrError(f"file {path}", error.strerror or "cannot be read") from error
     try:
-        reader = _reader(stream, name, group, str(path))
+        reader = _reader(stream, name, group, str(path), accept_unterminated)
     except BaseException:
         stream.close()
         raise
     return SnapshotFile(stream, reader, f"file:{path}")
 
 
-def _reader(stream: BinaryIO, name: str, group: str | None, what: str) -> SnapshotReader:
+def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
     """Reads with ``group`` only where the content does not say whose offsets it holds."""
+    read = partial(choose.open_snapshot, what=what, accept_unterminated=accept_unterminated)
     if name == "csv":
         first = next((line for line in stream if line.strip()), b"")
         stream.seek(0)
         columns = len(next(csv.reader([first.decode("utf-8", "replace")]), []))
-        return choose.open_snapshot(stream, name, group if columns == 3 else None, what=what)
+        return read(stream, name, group if columns == 3 else None)
     if name == "json" and group is not None:
         with suppress(UsageError):
-            return choose.open_snapshot(stream, name, None, what=what)
+            return read(stream, name, None)
         stream.seek(0)
-        return choose.open_snapshot(stream, name, group, what=what)
-    return choose.open_snapshot(stream, name, group if name == "spark" else None, what=what)
+        return read(stream, name, group)
+    return read(stream, name, group if name == "spark" else None)
+
+
+@contextmanager
+def seekable(file: str) -> Iterator[Path]:
+    """A regular file with the content that ``file`` names: the file itself, or a copy of a pipe or of standard input
+    (``-``), which can be read only once. Raises `FileFailure`."""
+    path = Path(file)
+    if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as folder:
+        copy = Path(folder) / ("standard-input" if file == "-" else path.name)
+        try:
+            with copy.open("wb") as target, _once(file) as source:
+                shutil.copyfileobj(source, target)
+        except OSError as error:
+            raise FileFailure(f"file {file}", error.strerror or "cannot be read") from error
+        yield copy
+
+
+def _once(file: str) -> AbstractContextManager[IO[bytes]]:
+    if file != "-":
+        return Path(file).open("rb")
+    if sys.stdin is None:
+        raise FileFailure("file -", "standard input is closed", "name a file, or pipe one in")
+    return nullcontext(sys.stdin.buffer)

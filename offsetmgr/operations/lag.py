@@ -18,6 +18,9 @@ from offsetmgr.stores.base import GroupOffsets, OffsetStore
 BATCH: Final = 100_000
 """Offsets whose log ranges are asked for together; bounds memory, and is more than most clusters have."""
 
+STALE: Final = "older than Kafka's"
+"""How the note of a row begins whose group has a larger offset in Kafka, from which the lag counts."""
+
 NOTHING: Final = "nothing committed"
 """The note of a row whose partition has no commit."""
 
@@ -66,8 +69,12 @@ def lag(
     *,
     strict: bool = False,
     also: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
+    newer: OffsetStore | None = None,
 ) -> Iterator[GroupLag]:
     """The lag of groups, in the order asked; without a cluster it is unknown, and so are the logs.
+
+    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: where it holds a larger
+    offset, the lag counts from that one, and the note names it.
 
     ``strict``: a group that the store does not know is `GroupNotFound`. ``also``: partitions that a group is asked
     for even where it has nothing committed.
@@ -82,9 +89,9 @@ def lag(
         batch.append(found)
         waiting += len(found.offsets)
         if waiting >= BATCH:
-            yield from _flush(cluster, batch, topics, logs, also)
+            yield from _flush(cluster, batch, topics, logs, also, newer)
             batch, waiting = [], 0
-    yield from _flush(cluster, batch, topics, logs, also)
+    yield from _flush(cluster, batch, topics, logs, also, newer)
 
 
 def _flush(
@@ -93,9 +100,11 @@ def _flush(
     topics: TopicSelection,
     logs: dict[TopicPartition, LogRange | OffsetMgrError],
     also: Mapping[str, Collection[TopicPartition]],
+    newer: OffsetStore | None,
 ) -> Iterator[GroupLag]:
     """Rows of one batch. ``logs`` are the ranges known so far; those that a commit has outrun are asked for again."""
     everything = not topics.patterns
+    in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     wanted: set[TopicPartition] = set()
     for found in batch:
         for tp, committed in found.offsets.items():
@@ -111,7 +120,7 @@ def _flush(
         logs.update(_named(cluster, cluster.log_ranges(wanted)))
     for found in batch:
         rows = [
-            _row(found.group, tp, committed, logs)
+            _row(found.group, tp, committed, logs, _ahead(in_kafka.get(found.group), tp, committed))
             for tp, committed in found.offsets.items()
             if everything or topics.matches(tp)
         ]
@@ -144,20 +153,45 @@ def _named(
     return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 
 
+def _ahead(
+    in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Committed
+) -> Committed | OffsetMgrError | None:
+    """The larger offset that Kafka holds of the partition, or why it is not known; None where there is none."""
+    if in_kafka is None:
+        return None
+    if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
+        return error
+    found = in_kafka.offsets.get(tp)
+    return found if found is not None and found.offset > committed.offset else None
+
+
 def _row(
-    group: str, tp: TopicPartition, committed: Committed, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
+    group: str,
+    tp: TopicPartition,
+    committed: Committed,
+    logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
+    ahead: Committed | OffsetMgrError | None,
 ) -> LagRow:
     log = logs.get(tp)
+    notes = []
+    if isinstance(ahead, Committed):
+        notes.append(f"{STALE} {ahead.offset}")
+    elif ahead is not None:
+        notes.append("Kafka's offset unknown")
+    behind: int | None = None
     if log is None:
-        note = "a byte position of Kafka 0.7" if isinstance(tp.partition, BrokerPartition) else ""
-        return LagRow(group, tp, committed, None, None, None, note)
-    if isinstance(log, OffsetMgrError):
-        return LagRow(group, tp, committed, None, None, None, "log unknown", log)
-    behind = lag_of(committed.offset, log)
-    if behind is None:
-        return LagRow(group, tp, committed, log.start, log.end, None, "beyond the log's end")
-    note = "below the log's start" if committed.offset < log.start else ""
-    return LagRow(group, tp, committed, log.start, log.end, behind, note)
+        notes += ["a byte position of Kafka 0.7"] if isinstance(tp.partition, BrokerPartition) else []
+    elif isinstance(log, OffsetMgrError):
+        notes.append("log unknown")
+    else:
+        from_here = ahead.offset if isinstance(ahead, Committed) else committed.offset
+        if (behind := lag_of(from_here, log)) is None:
+            notes.append("beyond the log's end")
+        elif from_here < log.start:
+            notes.append("below the log's start")
+    error = log if isinstance(log, OffsetMgrError) else ahead if isinstance(ahead, OffsetMgrError) else None
+    start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
+    return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error)
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:

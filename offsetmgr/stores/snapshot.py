@@ -99,7 +99,7 @@ def write_snapshot(
 
 
 class SnapshotStore(StoreBase):
-    """``file:PATH[?format=csv|avro|zk|json|spark&group=G]``.
+    """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
     ``group`` is for files that do not name it: CSV without a group column, and Spark's JSON. Reading a file that does
     not exist is an error; an edit creates it. Raises `UsageError` where the format cannot be told.
@@ -111,9 +111,11 @@ class SnapshotStore(StoreBase):
         format: str | None = None,
         group: str | None = None,
         *,
+        accept_unterminated: bool = False,
         clock: Clock | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     ) -> None:
+        self._accept_unterminated = accept_unterminated
         self._path = Path(path)
         self._name = format_name(str(path), format)
         self._given_format = format
@@ -125,7 +127,9 @@ class SnapshotStore(StoreBase):
 
     @property
     def uri(self) -> str:
-        options = [f"{k}={quote(v, safe='')}" for k, v in (("format", self._given_format), ("group", self._group)) if v]
+        accept = "accept" if self._accept_unterminated else None
+        given = (("format", self._given_format), ("group", self._group), ("unterminated", accept))
+        options = [f"{k}={quote(v, safe='')}" for k, v in given if v]
         return f"file:{quote(str(self._path))}" + ("?" + "&".join(options) if options else "")
 
     @property
@@ -213,7 +217,9 @@ class SnapshotStore(StoreBase):
         except OSError as error:
             raise FileFailure(what, reason(error)) from error
         try:
-            reader = open_snapshot(stream, self._name, self._group, what=what)
+            reader = open_snapshot(
+                stream, self._name, self._group, what=what, accept_unterminated=self._accept_unterminated
+            )
         except OSError as error:
             stream.close()
             raise FileFailure(what, reason(error)) from error

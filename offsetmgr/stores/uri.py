@@ -26,7 +26,7 @@ _OPTIONS: Final = {
     "manager": set[str](),
     "dual": {"primary", "secondary"},
     "switched": {"zookeeper", "kafka", "start"},
-    "file": {"format", "group"},
+    "file": {"format", "group", "unterminated"},
 }
 _LAYOUTS: Final = ("0.8", "0.7", "storm")
 _MODES: Final = ("zookeeper", "dual", "kafka")
@@ -114,6 +114,10 @@ def _without_servers(shown: str, kind: str, body: str, options: dict[str, str]) 
     if kind == "file":
         if not body:
             raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {EXAMPLES}")
+        if (unterminated := options.get("unterminated", "accept")) != "accept":
+            raise InvalidUri(
+                f"store {shown!r}", f"unterminated={unterminated} is not known", "as in unterminated=accept"
+            )
         return StoreUri(kind, unquote(body), "", options)
     first, second = _TWO[kind]
     inner = {first, second} & set(options)
@@ -161,7 +165,12 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
     if parsed.kind == "file":
         from offsetmgr.stores.snapshot import SnapshotStore
 
-        return SnapshotStore(parsed.address, format=parsed.options.get("format"), group=parsed.options.get("group"))
+        return SnapshotStore(
+            parsed.address,
+            format=parsed.options.get("format"),
+            group=parsed.options.get("group"),
+            accept_unterminated="unterminated" in parsed.options,
+        )
     return open_switched(uri, config) if parsed.kind == "switched" else _open_dual(uri, config)
 
 

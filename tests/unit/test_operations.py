@@ -270,7 +270,7 @@ def test_a_time_that_no_record_can_have_is_bad_usage(duration: str | None, time:
     with pytest.raises(UsageError, match=why):
         scenario_of(
             ["g"], to_earliest=False, to_latest=False, to_current=False, to_offset=None, shift_by=None,
-            by_duration=duration, to_datetime=time, from_file=None,
+            by_duration=duration, to_datetime=time, from_file=None, accept_unterminated=False,
         )  # fmt: skip
 
 

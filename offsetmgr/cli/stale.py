@@ -1,0 +1,35 @@
+"""Telling people that offsets in ZooKeeper are older than the same group's in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from offsetmgr.cli.render import count_of, note
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.base import OffsetStore
+
+
+class Stale:
+    """Counts the rows whose last cell, the note, says that Kafka holds a larger offset; `finish` prints the count."""
+
+    def __init__(self, newer: OffsetStore | None) -> None:
+        self._newer = newer
+        self._count = 0
+
+    def counted(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The same rows."""
+        from offsetmgr.operations.lag import STALE
+
+        for row in rows:
+            self._count += row[-1] is not None and row[-1].startswith(STALE)
+            yield row
+
+    def finish(self) -> None:
+        """Prints how many offsets are stale, and how to see Kafka's."""
+        if self._newer is not None and self._count:
+            verb = "is" if self._count == 1 else "are"
+            offsets = f"{count_of(self._count, 'offset')} in ZooKeeper {verb} older than the group's in Kafka"
+            note(f"mind: {offsets}; the lag counts from Kafka's")
+            note(f"hint: --store {self._newer.uri} shows what Kafka holds")

@@ -1,0 +1,59 @@
+"""Numbers that people are shown once a group has left ZooKeeper, and names of states that do not exist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from conftest import MakeTopic
+from processes import Commands
+
+from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.stores.uri import open_store
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def both(
+    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> Commands:
+    """A group at 100 in ZooKeeper and at 480 in Kafka, whose log ends at 500; both addresses are configured."""
+    make_topic(unique)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for _ in range(500):
+        producer.produce(unique, "record", partition=0)
+    assert producer.flush(60) == 0
+    connect = f"{zookeeper.connect}/kafka"
+    for uri, offset in ((f"zookeeper://{connect}", 100), (f"kafka://{kafka.bootstrap}", 480)):
+        with open_store(uri) as store:
+            store.commit(unique, {TopicPartition(unique, 0): OffsetAndMetadata(offset)})
+    return Commands(tmp_path, {"OFFSETMGR_ZOOKEEPER": connect, "OFFSETMGR_BOOTSTRAP_SERVER": kafka.bootstrap})
+
+
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
+def test_the_lag_counts_from_kafkas_newer_offset_and_the_row_says_so(
+    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
+) -> None:
+    done = both.run(*command, "--group", unique, "--format", "json")
+    (row,) = json.loads(done.stdout)
+    assert (row["offset"], row["lag"], row["note"]) == (100, 20, "older than Kafka's 480")
+    assert "mind: 1 offset in ZooKeeper is older than the group's in Kafka" in done.stderr
+    assert f"hint: --store kafka://{kafka.bootstrap} shows what Kafka holds" in done.stderr
+
+
+def test_brokers_of_another_cluster_are_named_as_such(both: Commands, unique: str, kraft: KraftBroker) -> None:
+    store = ("--store", f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", "--bootstrap-server", kraft.bootstrap)
+    done = both.run("groups", "describe", "--group", unique, *store, code=None)
+    assert f"mind: {kraft.bootstrap} is another Kafka cluster than that of" in done.stderr
+
+
+def test_a_state_that_does_not_exist_is_an_error_that_names_the_states(both: Commands) -> None:
+    refused = both.run("groups", "list", "--state", "Stabel", code=2)
+    assert "STABEL is no state of a group" in refused.stderr
+    assert "states: Stable, Empty, Dead, PreparingRebalance, CompletingRebalance" in refused.stderr
+    assert refused.stdout == ""
+    both.run("groups", "list", "--state", "stable,PREPARING_REBALANCE")
