@@ -131,6 +131,12 @@ class Crossing:
             for topic, created in store.topics_created(new - self._created.keys()).items():
                 self._created[topic] = created
 
+    def forget(self) -> None:
+        """Lets the next `learn` ask the stores again: for programs that run while topics are recreated."""
+        self._learned.clear()
+        self._target_ids.clear()
+        self._created.clear()
+
     def refusal(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
         """Why an offset of the source is not valid any more: its topic was recreated after the commit. None where it
         was not, or where nothing shows it."""
