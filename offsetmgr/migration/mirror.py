@@ -123,7 +123,8 @@ class Mirror:
         copied = sum(mirrored.copied for mirrored in self.groups.values())
         lag = sum(mirrored.lag or 0 for mirrored in self.groups.values())
         unseen = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REFUSED]
-        return MirrorStatus(self.rounds, copied, lag, len(unseen), states, self.clock.now_ms())
+        recreated = sum(len(mirrored.recreated) for mirrored in self.groups.values())
+        return MirrorStatus(self.rounds, copied, lag, len(unseen), states, self.clock.now_ms(), recreated)
 
     def _still_watching(self) -> bool:
         now = self.clock.monotonic()

@@ -155,7 +155,7 @@ class GroupMirror:
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
     """A look at a running mirror. ``lag`` is that of all groups whose lag is known; ``unknown`` counts the others,
-    but for those refused."""
+    but for those refused. ``recreated`` counts the partitions refused because their topic was recreated."""
 
     rounds: int
     copied: int
@@ -163,3 +163,4 @@ class MirrorStatus:
     unknown: int
     states: Mapping[MirrorState, int]
     at_ms: int
+    recreated: int = 0

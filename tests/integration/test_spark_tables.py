@@ -86,10 +86,11 @@ def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> Iterator[Wo
 
 
 @pytest.fixture
-def chroot(zookeeper: ZooKeeperServer, unique: str) -> str:
-    """The store of a ZooKeeper that nobody else writes to."""
+def chroot(zookeeper: ZooKeeperServer, kafka: KafkaBroker, unique: str) -> str:
+    """The store of a ZooKeeper that nobody else writes to, of the same Kafka cluster as the broker."""
     with ZookeeperSession(zookeeper.connect) as session:
         assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+    join_cluster(f"{zookeeper.connect}/{unique}", kafka.bootstrap)
     return f"zookeeper://{zookeeper.connect}/{unique}"
 
 
