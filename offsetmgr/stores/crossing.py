@@ -73,6 +73,8 @@ class Crossing:
     source: NumberedStore
     target: NumberedStore
     translate: Translate | None = None
+    names: tuple[str, str] = ("source", "target")
+    """What people call the two."""
     compared: Compared = field(init=False)
     _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
     _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -84,7 +86,7 @@ class Crossing:
         if self.source is self.target or self.source.uri == self.target.uri:
             self.compared = Compared(Relation.SAME, "source and target are one store")
         else:
-            self.compared = compare_origins(self.source.log_origin(), self.target.log_origin())
+            self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
 
     def check(self, what: str) -> None:
         """Raises `OtherCluster` where the offsets belong to another cluster and the user has not accepted that."""

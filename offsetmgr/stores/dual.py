@@ -122,12 +122,17 @@ class DualStore(StoreBase):
         where a side cannot tell: then the next call compares again.
         """
         if self._crossing is None:
-            crossing = Crossing(self._primary, self._secondary, self._translate)
+            crossing = Crossing(self._primary, self._secondary, self._translate, ("primary", "secondary"))
             if crossing.foreign and self._translate is None:
                 why = f"its two stores hold offsets of different Kafka clusters: {crossing.compared.how}"
                 raise OtherCluster(f"store {self.uri}", why, _HINT)
             self._crossing = crossing
         return self._crossing
+
+    @property
+    def shares_epochs(self) -> bool:
+        """Whether the two stores are known to hold offsets of the same logs, so that leader epochs mean the same."""
+        return self._crossing is not None and self._crossing.compared.keeps_epochs
 
     def log_origin(self) -> LogOrigin:
         """The primary's. Raises as `crossing`."""

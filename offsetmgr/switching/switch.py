@@ -89,7 +89,9 @@ class Switch:
     def crossing(self) -> Crossing:
         """How the logs of the two stores relate. Raises `OtherCluster` for two clusters that the user has not
         accepted, and as `OffsetStore.log_origin`."""
-        crossing = Crossing(self._stores[Phase.ZOOKEEPER], self._stores[Phase.KAFKA], self._translate)
+        crossing = Crossing(
+            self._stores[Phase.ZOOKEEPER], self._stores[Phase.KAFKA], self._translate, ("ZooKeeper", "Kafka side")
+        )
         crossing.check(f"switch of group {self.group}")
         return crossing
 

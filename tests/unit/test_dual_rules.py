@@ -449,7 +449,7 @@ def test_two_stores_of_different_clusters_are_refused_at_the_first_call_and_noth
     }
 
     for what, call in calls.items():
-        with pytest.raises(OtherCluster, match="cluster A, the target to B") as refused:
+        with pytest.raises(OtherCluster, match="the primary belongs to cluster A, the secondary to B") as refused:
             call()
         assert "translate=none" in refused.value.hint, what
 
