@@ -154,6 +154,16 @@ def test_a_mirror_refuses_the_offsets_of_a_recreated_topic_and_names_the_partiti
     assert two.held(two.of_a) is None
 
 
+def test_a_runbook_for_a_zookeeper_and_a_kafka_of_two_clusters_is_refused(two: Two, run: Run) -> None:
+    two.nodes.commit(two.name, {two.tp: OffsetAndMetadata(5)})
+    stores = ("--zookeeper", two.a.zookeeper, "--bootstrap-server", two.b.bootstrap)
+
+    refused = run("runbook", "check", "--phase", "dual", "--group", two.name, *stores)
+
+    assert refused.returncode == 2
+    assert "error: runbook: the two hold offsets of different Kafka clusters: " in refused.stderr
+
+
 def test_a_spark_copy_to_another_cluster_is_refused_before_spark_starts(two: Two, run: Run) -> None:
     two.of_a.commit(two.name, {two.tp: OffsetAndMetadata(5, "", 0)})
     copy = ("spark", "copy", "--from", two.of_a.uri, "--to", two.of_b.uri, "--group", two.name, "--execute")
