@@ -234,10 +234,10 @@ def _stores(document: Mapping[str, Any], path: Path) -> dict[str, dict[str, str]
     stores: dict[str, dict[str, str]] = {}
     for name, table in _section(document, "store", path).items():
         where = f"config file {path}: store {name!r}"
-        if unknown := sorted(set(table) - {"primary", "secondary", "zookeeper", "kafka"}):
-            known = "known: primary, secondary (for dual:NAME); zookeeper, kafka (for switched:NAME)"
+        if unknown := sorted(set(table) - {"primary", "secondary", "zookeeper", "kafka", "translate"}):
+            known = "known: primary, secondary (for dual:NAME); zookeeper, kafka (for switched:NAME); translate"
             raise ConfigError(where, f"unknown key {unknown[0]!r}", known)
         if any(not isinstance(value, str) for value in table.values()):
-            raise ConfigError(where, "all of its values must be store URIs")
+            raise ConfigError(where, "all of its values must be strings")
         stores[name] = dict(table)
     return stores

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.options import Connect, Format, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.errors import UsageError
 
@@ -59,6 +59,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    translate: TranslateOption = None,
     offsets_topic: Annotated[
         str, typer.Option("--offsets-topic", metavar="NAME", help="Where offsets are kept.")
     ] = "__offsetmgr_offsets",
@@ -146,7 +147,8 @@ def serve(
     """Runs a manager until Ctrl-C or SIGTERM: then it hands its shards over and ends.
 
     With --bootstrap-server alone it keeps offsets in a topic of its own, shared with all managers of that topic. With
-    --store URI it is the same front for that store: ZooKeeper for modern clients, dual: for dual commit.
+    --store URI it is the same front for that store: ZooKeeper for modern clients, dual: for dual commit. The store's
+    offsets must belong to the Kafka cluster of --bootstrap-server.
     """
     import sys
 
@@ -156,6 +158,8 @@ def serve(
     from offsetmgr.server.process import run_manager
 
     bootstrap = connect.resolved.bootstrap_server
+    if translate is not None and connect.flags.store is None:
+        raise UsageError("--translate", "is for --store: the manager's own topic is in the cluster of its clients")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
     if (tls_certificate is None) != (tls_key is None):
@@ -174,6 +178,7 @@ def serve(
         relay_ports=port_range(relay_ports) if relay_ports else None,
         # Only the flag: a context's store, or the brokers, are not meant to be served by accident.
         store=connect.flags.store,
+        translate=translate,
         topic=offsets_topic,
         partitions=partitions,
         replication_factor=replication_factor,

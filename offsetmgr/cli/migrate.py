@@ -509,6 +509,7 @@ def mirror_command(
     all_groups: AllGroups = False,
     topic: Topics = None,
     rename: Rename = None,
+    translate: TranslateOption = None,
     once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
     interval: Annotated[
         int, typer.Option("--interval", metavar="MS", min=50, help="How often a source without watches is read.")
@@ -555,14 +556,17 @@ def mirror_command(
             "one side holds byte positions of Kafka 0.7 and the other offsets, which never agree",
             "a plan can translate them once: migrate plan --partition-map",
         )
-    planner = Planner(source, target, options, SystemClock())
-    planner.header()
+    planner = Planner(source, target, options, SystemClock(), translate=translate)
+    header = planner.header()
     names = planner.selected_groups()
     if options.topics:
         sought = Sought(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
             sought.see_group(found)
         sought.require_all(source.uri)
+    if header.compared is not None:
+        note(f"numbers {header.compared.text(translate)}")
+    note(f"topics  recreated after the commit: {header.recreation}")
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"keep {target.uri} following, until stopped?", yes=yes)
     retention = sides.retention_ms()
@@ -585,6 +589,7 @@ def mirror_command(
             None if trust_zookeeper_only else old_groups,
             window,
             3600.0 if retention is None else retention / 4000,
+            planner.crossing,
         )
         status = mirror.run(once=once)
     shown.show(status, last=True)

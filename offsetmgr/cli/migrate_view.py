@@ -303,7 +303,8 @@ def show_gates(gates: Sequence[GroupGate]) -> None:
 def mirror_line(status: MirrorStatus) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
     lag = f"lag {status.lag}" + (f" + ? ({counted(status.unknown, 'group')} unknown)" if status.unknown else "")
-    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {status.copied} offsets copied, {lag}"
+    refused = f"; {counted(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
+    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {status.copied} offsets copied, {lag}{refused}"
 
 
 def mirror_rows(groups: Iterable[GroupMirror]) -> Iterator[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stopping import stopping
-from offsetmgr.errors import FileFailure, UsageError
+from offsetmgr.errors import FileFailure, OtherCluster, UsageError
 from offsetmgr.migration import bounce as bouncing
 from offsetmgr.migration import runbook as books
 from offsetmgr.migration import runbooktext as text
@@ -66,6 +66,7 @@ AcceptSpare = Annotated[
 
 
 def _view(connect: Connect) -> GroupView:
+    from offsetmgr.stores.crossing import Crossing
     from offsetmgr.stores.uri import zookeeper_of
     from offsetmgr.stores.zookeeper import ZookeeperStore
 
@@ -77,6 +78,12 @@ def _view(connect: Connect) -> GroupView:
     store = connect.store(f"zookeeper://{address}")
     assert isinstance(store, ZookeeperStore)  # what this kind of URI opens
     kafka = connect.store(f"kafka://{connect.bootstrap()}")
+    crossing = Crossing(store, kafka, names=("ZooKeeper", "Kafka side"))
+    if crossing.foreign:
+        hint = "name the ZooKeeper and the brokers that the group's members use"
+        raise OtherCluster(
+            "runbook", f"the two hold offsets of different Kafka clusters: {crossing.compared.how}", hint
+        )
     # The store's own session, so that one sync before a look covers the registry and the offsets.
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import AllGroups, Connect, Execute, Format, Groups, Topics, connected, require_groups
+from offsetmgr.cli.options import (
+    AllGroups,
+    Connect,
+    Execute,
+    Format,
+    Groups,
+    Topics,
+    TranslateOption,
+    connected,
+    require_groups,
+)
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
 from offsetmgr.cli.sides import FromConfig, ToConfig
 from offsetmgr.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
@@ -64,6 +74,7 @@ _PLANNED: Final = (
     Column("offset", right=True),
     Column("before", right=True),
     Column("outcome"),
+    Column("error", optional=True),
 )
 _MINUTE_MS: Final = 60_000
 
@@ -237,6 +248,7 @@ def copy(
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
+    translate: TranslateOption = None,
     execute: Execute = False,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
@@ -246,44 +258,54 @@ def copy(
 ) -> None:
     """Copy committed offsets from one store to another by Spark's executors: forward only, each write conditional.
 
-    Shown is what would become of each offset: write, unchanged, or refuse, where the group is further. With --execute,
-    those that were not copied, and the exit code is 1 if there are any. For a migration that can be undone, use
-    migrate.
+    Shown is what would become of each offset: write, unchanged, refuse, where the group is further, or refused, where
+    the topic was recreated after the commit. With --execute, those that were not copied, and the exit code is 1 if
+    there are any. For a migration that can be undone, use migrate.
     """
+    from offsetmgr.cli.editing import checked_crossing
     from offsetmgr.spark.storerows import groups_of
 
     _require_spark("spark copy")
-    config = connect.connection(from_config)
-    groups = groups_of(source, config, require_groups(group, all_groups))
+    names = require_groups(group, all_groups)
+    config, there = connect.connection(from_config), connect.connection(to_config)
+    checked_crossing("spark copy", connect.store(source, config), connect.store(target, there), translate)
+    groups = groups_of(source, config, names)
     with _spark(master, conf) as spark:
         from offsetmgr.operations.selection import TopicSelection
         from offsetmgr.spark.copying import copy as copied
-        from offsetmgr.spark.copying import foreseen, table_of
+        from offsetmgr.spark.copying import foreseen, recreated, table_of
+        from offsetmgr.spark.storerows import REFUSED, Origin
 
         topics = TopicSelection.parse(topic or [])
+        origin = Origin(source, config, translate)
         rows = table_of(spark, source, groups, topics=topics, config=config)
         if not execute:
-            config = connect.connection(to_config)
-            keeps = connect.store(target, config).capabilities.metadata
-            found = foreseen(rows, table_of(spark, target, groups, topics=topics, config=config), metadata=keeps)
-            found = found.persist()
-            planned = ("group", "topic", "partition", "offset", "before", "outcome")
+            held = table_of(spark, target, groups, topics=topics, config=there)
+            keeps = connect.store(target, there).capabilities.metadata
+            deleted = recreated(rows, target, origin, config=there)
+            found = foreseen(rows, held, metadata=keeps, recreated=deleted).persist()
+            planned = ("group", "topic", "partition", "offset", "before", "outcome", "error")
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
             summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are there already"
             if refused := counts.get("refuse"):
                 summary += f", {refused:,} would be refused (the group is further there)"
+            if gone := counts.get(REFUSED):
+                summary += f", {gone:,} are refused (the topic was recreated after the commit)"
             note(f"{summary}; nothing was written, --execute does it")
             _require_topics(topics, found, source)
+            if gone:
+                raise typer.Exit(FAILED)
             return
-        outcomes = copied(rows, target, config=connect.connection(to_config)).persist()
+        outcomes = copied(rows, target, config=there, origin=origin).persist()
         counts = {row["verdict"]: row["count"] for row in outcomes.groupBy("verdict").count().collect()}
-        failed = outcomes.where("verdict = 'failed'")
+        failed = outcomes.where(f"verdict in ('failed', '{REFUSED}')")
         columns = ("group", "topic", "partition", "offset", "verdict", "before", "error")
         write_rows(_OUTCOMES, _sorted(failed, columns), output)
         guarded = outcomes.where("not atomic").count()
         summary = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("written", "unchanged", "failed"))
+        summary += f", {counts[REFUSED]:,} {REFUSED}" if REFUSED in counts else ""
         note(f"{summary}{f'; not atomic: {guarded:,}' if guarded else ''}")
         _require_topics(topics, outcomes, source)
-    if counts.get("failed"):
+    if counts.get("failed") or counts.get(REFUSED):
         raise typer.Exit(FAILED)

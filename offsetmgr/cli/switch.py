@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, Yes, connected
+from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, TranslateOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
 from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.stores.origin import Relation
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
     from offsetmgr.stores.base import Change, OffsetStore
+    from offsetmgr.stores.origin import Translate
     from offsetmgr.switching.evidence import Evidence, Picture
     from offsetmgr.switching.nodes import Follower
     from offsetmgr.switching.switch import Record, Switch
@@ -65,6 +67,7 @@ def switch_command(
     stay: Annotated[
         bool, typer.Option("--stay", help="Go on waiting after that, until Ctrl-C, instead of going back.")
     ] = False,
+    translate: TranslateOption = None,
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
@@ -96,7 +99,10 @@ def switch_command(
             record=_recorder(group, before_image),
             tell=lambda step: note(f"{group}: {SAID[step]}"),
             waiting=_say_waiting(),
+            translate=translate or _translate(connect),
         )
+        if switch.crossing.compared.relation is not Relation.SAME:
+            note(f"numbers {switch.crossing.text()}")
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
             return
@@ -147,6 +153,14 @@ def _stores(connect: Connect) -> tuple[str, str]:
             "add --zookeeper HOST:PORT/CHROOT and --bootstrap-server, or --store switched:NAME",
         )
     return f"zookeeper://{found}", f"kafka://{brokers}"
+
+
+def _translate(connect: Connect) -> Translate | None:
+    """What the URI of --store switched: says, or its section of the config file."""
+    from offsetmgr.stores.uri import translate_of
+
+    store = connect.resolved.store
+    return None if store is None else translate_of(store, connect.resolved.connection)
 
 
 def _connect_string(zookeeper: str) -> str:

@@ -23,7 +23,7 @@ from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, SessionEx
 from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.uri import inner_uris, open_store, open_switched, parse_uri, zookeeper_of
+from offsetmgr.stores.uri import inner_uris, open_store, open_switched, parse_uri, translate_of, zookeeper_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.connection import parse_connect
 from offsetmgr.zookeeper.session import ZookeeperSession
@@ -67,7 +67,9 @@ class OffsetsPlace:
             return _within(open_store(self.uri, self.config), session)
         primary, secondary = inner_uris(self.uri, self.config)
         return DualStore(
-            _within(open_store(primary, self.config), session), _within(open_store(secondary, self.config), session)
+            _within(open_store(primary, self.config), session),
+            _within(open_store(secondary, self.config), session),
+            translate=translate_of(self.uri, self.config),
         )
 
     def _follow(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:

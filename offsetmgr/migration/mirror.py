@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from offsetmgr.clock import Clock
-from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError, TakenOver
+from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, TakenOver
 from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirrorwatch import NOBODY, AskOldGroups, OldGroup
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupOffsets, HoldingStore, OffsetStore
+from offsetmgr.stores.crossing import Crossing
 
 HOLDER = "offsetmgr-mirror"
 """The role under which groups are held: one mirror a group, the last one started."""
@@ -68,6 +69,9 @@ class Mirror:
     their groups are taken only once they were seen to commit to the source alone (`mirrorwatch`); None: there are
     none, or they are trusted.  ``watch_s`` bounds how long ``once`` waits for that.  What is held is committed again
     every ``refresh_s``, so that it does not expire: that must be well below the target's retention.
+
+    ``crossing`` tells which offsets point into the deleted log of a topic that was recreated since: these are not
+    mirrored. None: the caller vouches for them. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -82,6 +86,7 @@ class Mirror:
     old_groups: AskOldGroups | None = None
     watch_s: float = 150.0
     refresh_s: float = 3600.0
+    crossing: Crossing | None = None
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
     cut: bool = False
@@ -118,7 +123,8 @@ class Mirror:
         copied = sum(mirrored.copied for mirrored in self.groups.values())
         lag = sum(mirrored.lag or 0 for mirrored in self.groups.values())
         unseen = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REFUSED]
-        return MirrorStatus(self.rounds, copied, lag, len(unseen), states, self.clock.now_ms())
+        recreated = sum(len(mirrored.recreated) for mirrored in self.groups.values())
+        return MirrorStatus(self.rounds, copied, lag, len(unseen), states, self.clock.now_ms(), recreated)
 
     def _still_watching(self) -> bool:
         now = self.clock.monotonic()
@@ -169,6 +175,8 @@ class Mirror:
                 self._discover()
             if due:
                 self._full_at = self.clock.monotonic() + self.idle_s
+                if self.crossing is not None:
+                    self.crossing.forget()
                 for mirrored in self.groups.values():
                     mirrored.stale = True
             for batch in batched(sorted(self.groups if changed is None else changed & self.groups.keys()), READ_GROUPS):
@@ -263,7 +271,9 @@ class Mirror:
         for found in self.source.scan(named):
             mirrored = named[found.group]
             mirrored.everything = found.offsets
-            mirrored.source = {tp: c for tp, c in found.offsets.items() if self.options.wants(tp)}
+            wanted = {tp: c for tp, c in found.offsets.items() if self.options.wants(tp)}
+            mirrored.recreated = self._recreated(wanted)
+            mirrored.source = {tp: c for tp, c in wanted.items() if tp not in mirrored.recreated}
             mirrored.problem = None
             if problem := found.error or next(iter(found.errors.values()), None):
                 mirrored.problem = problem
@@ -271,10 +281,17 @@ class Mirror:
                 if problem.retriable:
                     pending.add(mirrored.group)
             elif not mirrored.source and mirrored.held is None:
-                mirrored.state, mirrored.detail, mirrored.lag = MirrorState.FOLLOWING, "", 0
+                mirrored.state, mirrored.detail, mirrored.lag = MirrorState.FOLLOWING, mirrored.left_out, 0
             if mirrored.source or mirrored.held is not None:
                 following.append(mirrored)
         return following
+
+    def _recreated(self, wanted: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, RecreatedTopic]:
+        """The offsets that point into deleted logs."""
+        if self.crossing is None:
+            return {}
+        self.crossing.learn({tp.topic for tp in wanted})
+        return {tp: error for tp, c in wanted.items() if (error := self.crossing.refusal(tp, c)) is not None}
 
     def _copy_held(self, following: list[GroupMirror], old: Mapping[str, OldGroup], target: HoldingStore) -> set[str]:
         """Copies groups that must be held; gives those that must be looked at again soon."""

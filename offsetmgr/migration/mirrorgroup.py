@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from offsetmgr.errors import OffsetMgrError, RewindRefused
+from offsetmgr.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.migration.mirrorwatch import MemberWatch
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import ChangeOutcome, GroupOffsets, HeldGroup, Verdict
@@ -53,6 +53,8 @@ class GroupMirror:
     """What the source holds, as last seen."""
     source: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     """That of it which is mirrored."""
+    recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
+    """What of it is not mirrored: it points into the deleted log of a topic that was recreated since."""
     known: dict[TopicPartition, int] = field(default_factory=dict)
     """What the target holds as far as we know."""
     stale: bool = True
@@ -76,7 +78,16 @@ class GroupMirror:
         """Whether the mirror may end with the group as it stands, and call that a success."""
         if self.state is MirrorState.TAKEN:
             return not self.lag
-        return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD)
+        return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD) and not self.recreated
+
+    @property
+    def left_out(self) -> str:
+        """What is not mirrored of a group that follows, in words; "" where that is nothing."""
+        if not self.recreated:
+            return ""
+        tp, error = min(self.recreated.items())
+        more = f", and {len(self.recreated) - 1} more partitions" if len(self.recreated) > 1 else ""
+        return f"refused: {tp}: {error.why}{more}"
 
     def fail(self, error: OffsetMgrError, *, unseen: bool = False) -> None:
         """Tries again later; ``unseen``: and so it is not known how far the target is behind."""
@@ -115,7 +126,8 @@ class GroupMirror:
             self.fail(self.problem, unseen=True)
             return
         ahead = any(self.known.get(tp, -1) > c.offset for tp, c in self.source.items())
-        self.state, self.detail = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING, self.note
+        self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
+        self.detail = "; ".join(filter(None, (self.note, self.left_out)))
 
     def book(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
         """Takes in what a write of the source's offsets did; True where trying again at once is of no use."""
@@ -143,7 +155,7 @@ class GroupMirror:
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
     """A look at a running mirror. ``lag`` is that of all groups whose lag is known; ``unknown`` counts the others,
-    but for those refused."""
+    but for those refused. ``recreated`` counts the partitions refused because their topic was recreated."""
 
     rounds: int
     copied: int
@@ -151,3 +163,4 @@ class MirrorStatus:
     unknown: int
     states: Mapping[MirrorState, int]
     at_ms: int
+    recreated: int = 0

@@ -33,10 +33,14 @@ _PAUSE: Final = 5.0
 class CatchUp:
     """Used on the event loop: one task, `run`."""
 
-    def __init__(self, primary: StoreThreads, secondary_threads: StoreThreads, secondary: Secondary) -> None:
+    def __init__(
+        self, primary: StoreThreads, secondary_threads: StoreThreads, secondary: Secondary, *, keeps_epochs: bool
+    ) -> None:
+        """``keeps_epochs``: whether the primary's leader epochs are those of the secondary's logs."""
         self._primary = primary
         self._threads = secondary_threads
         self._secondary = secondary
+        self._keeps_epochs = keeps_epochs
         self.written = 0
         """Partitions brought forward."""
 
@@ -70,7 +74,7 @@ class CatchUp:
                 if error.retriable:
                     again.append(group)
             elif there.offsets:
-                changes = dict(_behind(here, there))
+                changes = dict(_behind(here, there, keeps_epochs=self._keeps_epochs))
                 if changes:
                     writes.append(Write(group, changes, asyncio.get_running_loop().create_future(), alone=True))
         for write in writes:
@@ -93,9 +97,10 @@ class CatchUp:
         return failed
 
 
-def _behind(here: GroupOffsets, there: GroupOffsets) -> Iterator[tuple[TopicPartition, Change]]:
+def _behind(here: GroupOffsets, there: GroupOffsets, *, keeps_epochs: bool) -> Iterator[tuple[TopicPartition, Change]]:
     """The partitions in which the secondary is behind."""
     for tp, found in here.offsets.items():
         held: Offset = there.offsets.get(tp, ABSENT)
         if tp not in there.errors and (not isinstance(held, Committed) or held.offset < found.offset):
-            yield tp, Change(OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch), held)
+            epoch = found.leader_epoch if keeps_epochs else None
+            yield tp, Change(OffsetAndMetadata(found.offset, found.metadata, epoch), held)

@@ -8,6 +8,7 @@ from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import UsageError
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS
 from offsetmgr.server.limits import Limits
+from offsetmgr.stores.origin import Translate
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class ServeOptions:
     relay_ports: range | None = None
     store: str | None = None
     """A store's URI; None: the offset manager's own topic."""
+    translate: Translate | None = None
+    """What the user states where the store's offsets belong to another Kafka cluster than ``bootstrap``."""
     topic: str = "__offsetmgr_offsets"
     partitions: int = 50
     replication_factor: int | None = None

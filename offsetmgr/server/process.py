@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, UsageError
+from offsetmgr.errors import ConfigError, MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.log.kafka import transactional_id_prefix
 from offsetmgr.manager.ownership import managers_group
 from offsetmgr.manager.runtime.config import ManagerConfig
@@ -39,6 +39,7 @@ from offsetmgr.server.relay.relay import Relay
 from offsetmgr.server.service import Listener, Service
 from offsetmgr.server.tls import server_tls
 from offsetmgr.stores.base import OffsetStore, Partitions
+from offsetmgr.stores.crossing import Crossing
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
@@ -50,6 +51,12 @@ _log = logging.getLogger(__name__)
 
 _GRACE: Final = 2.0
 """Seconds that requests under way have after the shards were handed over."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds until a store that could not be reached at the start is asked again."""
+_OTHER_CLUSTER: Final = (
+    "clients would take a number of one log for a record of another; name brokers of the store's cluster, or, if the "
+    "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
+)
 
 
 def run_manager(options: ServeOptions) -> None:
@@ -200,11 +207,43 @@ class ManagerProcess:
             )
         if self._relay is not None:
             self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
-        front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
+        crossing = await self._compared(store)
+        front = StoreBackend(
+            store, node, commit_timeout=self._options.commit_timeout, keeps_epochs=crossing.compared.keeps_epochs
+        )
         front.start()
         self._front = front
         self._open.push_async_callback(front.close)
         backend.now = front
+
+    async def _compared(self, store: OffsetStore) -> Crossing:
+        """How the store's logs relate to those whose offsets the clients commit. Waits for a store that cannot be
+        reached yet: until that is known, no client is served. Raises `OtherCluster`."""
+        from offsetmgr.stores.kafka import KafkaStore
+
+        options, said = self._options, False
+        with KafkaStore(options.bootstrap, options.connection) as brokers:
+            while True:
+                try:
+                    crossing = await asyncio.to_thread(
+                        Crossing, brokers, store, options.translate, ("cluster of the topics", "store")
+                    )
+                    break
+                except OffsetMgrError as error:
+                    if not error.retriable:
+                        raise
+                    if not said:
+                        _log.warning(
+                            "the store cannot be reached yet; clients are served once its Kafka cluster is known",
+                            extra={"store": store.uri, "error": str(error)},
+                        )
+                    said = True
+                    await asyncio.sleep(_LOOK_AGAIN)
+        if crossing.foreign and options.translate is None:
+            why = f"its offsets belong to another Kafka cluster than the topics: {crossing.compared.how}"
+            raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER)
+        _log.info("numbers", extra={"store": store.uri, "relation": crossing.text()})
+        return crossing
 
     async def _start_manager(self, backend: _Later, host: str, port: int) -> int:
         managing = self._managing = Managing(_settings(self._options, self._relay), host, port)

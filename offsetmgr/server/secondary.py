@@ -84,11 +84,13 @@ class _Attempt(NamedTuple):
 class Secondary:
     """See the module's docstring. Used on the event loop; ``threads`` stay the caller's to close."""
 
-    def __init__(self, threads: StoreThreads, *, patience: float = 1.0) -> None:
+    def __init__(self, threads: StoreThreads, *, patience: float = 1.0, keeps_epochs: bool = True) -> None:
         """``patience``: seconds that a commit waits for the secondary. Once one has waited in vain, none waits until
-        the secondary can be written again."""
+        the secondary can be written again. ``keeps_epochs``: whether the primary's leader epochs are those of the
+        secondary's logs; else none is written."""
         self._threads = threads
         self._patience = patience
+        self._keeps_epochs = keeps_epochs
         self._wanted: dict[str, dict[TopicPartition, _Wanted]] = {}
         self._known: dict[_Key, int | None] = {}
         self._tried: dict[_Key, set[int | None]] = {}
@@ -120,7 +122,8 @@ class Secondary:
         if waiter is not None:
             waiter.done.add_done_callback(lambda _: self._waited(waiter))
         held = self._wanted.setdefault(group, {})
-        for tp, after in values.items():
+        for tp, taken in values.items():
+            after = taken if taken is None or self._keeps_epochs else taken._replace(leader_epoch=None)
             before = held.get(tp)
             wanted = held[tp] = _Wanted(after, self._failing)
             if before is None:

@@ -62,16 +62,19 @@ class StoreBackend:
         fetch_timeout: float = 5.0,
         secondary_patience: float = 1.0,
         look_every: float = 3.0,
+        keeps_epochs: bool = True,
     ) -> None:
         """Times in seconds. After ``commit_timeout`` a client is told COORDINATOR_NOT_AVAILABLE, though what has begun
         by then may still be written, before anything that comes later for the group. ``secondary_patience``: see
-        `Secondary`. ``look_every``: see `StoreHealth.watch`."""
+        `Secondary`. ``look_every``: see `StoreHealth.watch`. ``keeps_epochs``: whether the clients' leader epochs are
+        those of the store's logs; else none is written, and none given to clients."""
         self._store = store
         self._node = node
         self._commit_timeout = commit_timeout
         self._fetch_timeout = fetch_timeout
         self._patience = secondary_patience
         self._look_every = look_every
+        self._keeps_epochs = keeps_epochs
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._room: asyncio.Future[None] | None = None
@@ -113,7 +116,7 @@ class StoreBackend:
             offered[CONDITIONAL_FEATURE] = 1
         if not can.metadata:
             offered[DROPS_METADATA] = 1
-        if not can.leader_epoch:
+        if not (can.leader_epoch and self._keeps_epochs):
             offered[DROPS_LEADER_EPOCH] = 1
         return offered
 
@@ -125,7 +128,9 @@ class StoreBackend:
         if not request.group:
             return _at_once(CommitResponse(INVALID_GROUP_ID))
         changes = {
-            TopicPartition(topic, p): _change(request.expected.get((topic, p)), offset, epoch, metadata)
+            TopicPartition(topic, p): _change(
+                request.expected.get((topic, p)), offset, epoch if self._keeps_epochs else -1, metadata
+            )
             for topic, partitions in request.topics
             for p, offset, epoch, metadata in partitions
         }
@@ -239,7 +244,7 @@ class StoreBackend:
         for tp in sorted({**found.offsets, **found.errors}) if asked is None else asked:
             error = found.errors.get(tp)
             code = NONE if error is None else self._failed(error, commit_code)
-            topics.setdefault(tp.topic, []).append(_row(tp.partition, found.offsets.get(tp, ABSENT), code))
+            topics.setdefault(tp.topic, []).append(self._row(tp.partition, found.offsets.get(tp, ABSENT), code))
         return FetchResponse(NONE, list(topics.items()))
 
     async def list_groups(self) -> tuple[int, Sequence[str]]:
@@ -250,6 +255,12 @@ class StoreBackend:
             return COORDINATOR_NOT_AVAILABLE, ()
         except OffsetMgrError as error:
             return self._failed(error, commit_code), ()
+
+    def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
+        if code != NONE or not isinstance(found, Committed):
+            return partition, NOTHING, -1, "", code
+        epoch = -1 if found.leader_epoch is None or not self._keeps_epochs else found.leader_epoch
+        return partition, found.offset, epoch, found.metadata, NONE
 
     # --- what is known of it ------------------------------------------------------------------------
 
@@ -277,12 +288,6 @@ def _change(expected: int | None, offset: int, epoch: int, metadata: str) -> Cha
         return Change(after, None, True)
     held: Offset = ABSENT if expected == NOTHING else Committed(expected)
     return Change(None if offset == NOTHING else after, held, True)
-
-
-def _row(partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
-    if code != NONE or not isinstance(found, Committed):
-        return partition, NOTHING, -1, "", code
-    return partition, found.offset, -1 if found.leader_epoch is None else found.leader_epoch, found.metadata, NONE
 
 
 async def _at_once(answer: Any) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from offsetmgr.errors import GroupNotFound, OffsetMgrError
@@ -37,8 +38,9 @@ class TwoStores(OneStore):
     def __init__(self, store: DualStore, patience: float) -> None:
         """``patience``: see `Secondary`."""
         super().__init__(store.primary)
+        self._store = store
         self._threads = StoreThreads(store.secondary)
-        self._secondary = Secondary(self._threads, patience=patience)
+        self._secondary = Secondary(self._threads, patience=patience, keeps_epochs=store.shares_epochs)
         self._doubts = Doubts(self.threads, self._secondary)
         self._catch_up: asyncio.Task[None] | None = None
 
@@ -60,7 +62,7 @@ class TwoStores(OneStore):
     def start(self, look_every: float, patience: float) -> None:
         super().start(look_every, patience)
         self._threads.watch(look_every, patience)
-        catch_up = CatchUp(self.threads, self._threads, self._secondary)
+        catch_up = CatchUp(self.threads, self._threads, self._secondary, keeps_epochs=self._store.shares_epochs)
         self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
 
     async def learn(self) -> None:
@@ -71,6 +73,8 @@ class TwoStores(OneStore):
         going_back = self._secondary.lowering(group)  # before the reads: they may not show what is written meanwhile
         reads = [threads.read(group, partitions) for threads in (self.threads, self._threads)]
         here, there = await asyncio.gather(*map(asyncio.shield, reads))
+        if not self._store.shares_epochs:
+            there = replace(there, offsets={tp: c._replace(leader_epoch=None) for tp, c in there.offsets.items()})
         both = merged(here, there)
         if not going_back or both.error is not None:
             return both

@@ -27,12 +27,14 @@ from offsetmgr.spark.datasourceapi import (
     InputPartition,
     WriterCommitMessage,
 )
-from offsetmgr.spark.storerows import COLUMNS, SCHEMA, groups_of, read_rows, write_rows
+from offsetmgr.spark.storerows import COLUMNS, REFUSED, SCHEMA, Origin, groups_of, read_rows, related, write_rows
+from offsetmgr.stores.origin import Translate
 
 __all__ = ["NAME", "SCHEMA", "StoreSource"]
 
 NAME: Final = "offsetmgr"
 _KNOWN: Final = ("store", "group", "topic", "errors")
+_KNOWN_TO_WRITE: Final = (*_KNOWN, "origin", "translate")
 _EXAMPLE: Final = "zookeeper://host:2181"
 _TASKS: Final = 16
 _A_BATCH: Final = 20_000
@@ -41,7 +43,11 @@ _SHOWN: Final = 5
 
 class StoreSource(DataSource):
     """Options: ``store``, a URI (or what ``load`` and ``save`` say); ``group`` and ``topic``, with commas, globs
-    allowed, both applied while reading; ``errors``; ``tasks``, at most so many; ``commandConfig``; ``timeout`` (ms)."""
+    allowed, both applied while reading; ``errors``; ``tasks``, at most so many; ``commandConfig``; ``timeout`` (ms).
+
+    For writing also ``origin``, the URI of the store that the rows come from (without it no leader epoch is written),
+    and ``translate`` (see `Translate`).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -112,14 +118,27 @@ class StoreWriter(DataSourceWriter):
     """Commits on the executors, adds up on the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = sourceoptions.checked(NAME, options, _KNOWN)
+        """Raises `OtherCluster` where the origin belongs to another Kafka cluster and ``translate`` is not given."""
+        self._options = sourceoptions.checked(NAME, options, _KNOWN_TO_WRITE)
         self._uri = _store(self._options)
+        with related(self._origin(), self._uri, sourceoptions.connection(NAME, self._options)):
+            pass  # refused before anything is written
+
+    def _origin(self) -> Origin | None:
+        uri, translate = self._options.get("origin"), self._options.get("translate")
+        if translate is not None and translate not in tuple(Translate):
+            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only one")
+        if uri is None:
+            return None
+        config = sourceoptions.connection(NAME, self._options)
+        return Origin(uri, config, None if translate is None else Translate(translate))
 
     def write(self, iterator: Iterable[Row]) -> Written:
         counts = {"written": 0, "unchanged": 0, "failed": 0}
+        config = sourceoptions.connection(NAME, self._options)
         shown: list[str] = []
-        for done in write_rows(iterator, self._uri, sourceoptions.connection(NAME, self._options)):
-            counts[done.verdict] += 1
+        for done in write_rows(iterator, self._uri, config, self._origin()):
+            counts["failed" if done.verdict == REFUSED else done.verdict] += 1
             if done.error is not None and len(shown) < _SHOWN:
                 shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
         return Written(**counts, shown=shown)

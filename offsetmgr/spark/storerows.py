@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from contextlib import contextmanager
+from itertools import groupby, islice
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import GroupNotFound, PartialFailure, UnsupportedOperation
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations.selection import (
     KNOWN_GROUPS,
     TopicSelection,
@@ -31,8 +32,11 @@ from offsetmgr.stores.base import (
     Partitions,
     Verdict,
 )
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
 
+_ROWS_AT_ONCE: Final = 10_000
 SCHEMA: Final = (
     "group string, topic string, partition int, offset bigint, metadata string, leader_epoch int, "
     "commit_timestamp bigint, error string"
@@ -44,13 +48,24 @@ OUTCOMES: Final = (
     "error string"
 )
 """`Outcome` as Spark's DDL."""
+REFUSED: Final = "refused"
+"""The verdict of a row that points into the deleted log of a topic that was recreated since."""
+
+
+class Origin(NamedTuple):
+    """The store that rows come from, and what the user states where it belongs to another cluster than the target."""
+
+    uri: str
+    config: ConnectionConfig
+    translate: Translate | None = None
 
 
 class Outcome(NamedTuple):
     """What became of one row; fields of the row are null where they were null in it.
 
-    ``verdict`` is `offsetmgr.stores.base.Verdict`'s; ``before`` the offset that was there, null where nothing was or
-    it is not known; ``atomic`` False where others could have written between our comparison and our write.
+    ``verdict`` is `offsetmgr.stores.base.Verdict`'s, or `REFUSED`; ``before`` the offset that was there, null where
+    nothing was or it is not known; ``atomic`` False where others could have written between our comparison and our
+    write.
     """
 
     group: str | None
@@ -128,8 +143,43 @@ def _empty(found: GroupOffsets) -> bool:
     return not found.offsets and not found.errors and found.error is None
 
 
-def write_rows(rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig) -> Iterator[Outcome]:
+@contextmanager
+def related(origin: Origin | None, uri: str, config: ConnectionConfig) -> Iterator[Crossing | None]:
+    """How the logs of the rows' origin relate to those of the store at ``uri``; None where no origin is known.
+
+    Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
+    """
+    if origin is None:
+        yield None
+        return
+    with open_store(origin.uri, origin.config) as source, open_store(uri, config) as target:
+        crossing = Crossing(source, target, origin.translate)
+        crossing.check(f"copy to {target.uri}")
+        yield crossing
+
+
+def refusals(
+    rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: Origin
+) -> Iterator[tuple[str, str, int, str]]:
+    """Group, topic, partition and reason of those rows that `write_rows` would refuse."""
+    with related(origin, uri, config) as crossing:
+        assert crossing is not None  # there is an origin
+        left = iter(rows)
+        while batch := list(islice(left, _ROWS_AT_ONCE)):
+            good = [row for row in batch if _no_commit(row) is None]
+            crossing.learn({row["topic"] for row in good})
+            for row in good:
+                if (why := _recreated(row, crossing)) is not None:
+                    yield row["group"], row["topic"], row["partition"], why
+
+
+def write_rows(
+    rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: Origin | None = None
+) -> Iterator[Outcome]:
     """Commits rows, forward only, and tells what became of each; rows of one group should follow each other.
+
+    ``origin``: the store that the rows come from. Only if that is of the same cluster as the target, the rows' leader
+    epochs are written; rows of recreated topics are refused as far as the origin shows it.
 
     Written again, as a task is whose worker died, they are unchanged. A row that is no commit (its offset is null, say)
     fails alone, and so do rows that give one partition different commits: nobody could tell which is meant. Raises
@@ -140,12 +190,13 @@ def write_rows(rows: Iterable[Mapping[str, Any] | Any], uri: str, config: Connec
 
     def edits() -> Iterator[GroupEdit]:
         for group, same in groupby(rows, key=lambda row: row["group"]):
-            changes = _changes(same, refused)
+            changes = _changes(same, refused, crossing)
             if changes:
                 pending.setdefault(group, []).append(changes)
                 yield GroupEdit(group, changes)
 
-    with open_store(uri, config) as store:
+    # The crossing asks through stores of its own: the one that is written is in the middle of an edit then.
+    with related(origin, uri, config) as crossing, open_store(uri, config) as store:
         for result in store.edit(edits()):
             changes = _taken(pending, result)
             for tp, outcome in result.outcomes.items():
@@ -159,16 +210,26 @@ def write_rows(rows: Iterable[Mapping[str, Any] | Any], uri: str, config: Connec
     yield from refused
 
 
-def _changes(rows: Iterable[Any], refused: deque[Outcome]) -> dict[TopicPartition, Change]:
+def _changes(
+    rows: Iterable[Any], refused: deque[Outcome], crossing: Crossing | None = None
+) -> dict[TopicPartition, Change]:
     """The changes of one group's rows; what is none goes to ``refused``."""
     group: str | None = None
+    if crossing is not None:
+        rows = list(rows)
+        crossing.learn({row["topic"] for row in rows if isinstance(row["topic"], str)})
     offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
     for row in rows:
         group = row["group"]
         if (why := _no_commit(row)) is not None:
             refused.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
             continue
+        if crossing is not None and (why := _recreated(row, crossing)) is not None:
+            outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
+            refused.append(outcome._replace(verdict=REFUSED))
+            continue
         commit = _commit(row)
+        commit = commit._replace(leader_epoch=None) if crossing is None else crossing.carry(commit)
         of_partition = offered.setdefault(TopicPartition(row["topic"], row["partition"]), {})
         of_partition[commit.offset, commit.metadata] = commit
     changes: dict[TopicPartition, Change] = {}
@@ -200,6 +261,14 @@ def _no_commit(row: Any) -> str | None:
         if type(row[name]) is not kind:
             return f"its {name} is {'null' if row[name] is None else repr(row[name])}"
     return None
+
+
+def _recreated(row: Any, crossing: Crossing) -> str | None:
+    """Why a row points into a deleted log; None where it does not, or where nothing shows it."""
+    commit = _commit(row)
+    found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
+    refused = crossing.refusal(TopicPartition(row["topic"], row["partition"]), found)
+    return None if refused is None else refused.why
 
 
 def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Outcome:

@@ -83,6 +83,8 @@ class Crossing:
     source: NumberedStore
     target: NumberedStore
     translate: Translate | None = None
+    names: tuple[str, str] = ("source", "target")
+    """What people call the two."""
     compared: Compared = field(init=False)
     _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
     _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -94,7 +96,7 @@ class Crossing:
         if self.source is self.target or self.source.uri == self.target.uri:
             self.compared = Compared(Relation.SAME, "source and target are one store")
         else:
-            self.compared = compare_origins(self.source.log_origin(), self.target.log_origin())
+            self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
 
     def check(self, what: str) -> None:
         """Raises `OtherCluster` where the offsets belong to another cluster and the user has not accepted that."""
@@ -141,6 +143,12 @@ class Crossing:
         for store in self._dates():
             for topic, created in store.topics_created(new - self._created.keys()).items():
                 self._created[topic] = created
+
+    def forget(self) -> None:
+        """Lets the next `learn` ask the stores again: for programs that run while topics are recreated."""
+        self._learned.clear()
+        self._target_ids.clear()
+        self._created.clear()
 
     def refusal(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
         """Why an offset of the source is not valid any more: its topic was recreated after the commit. None where it

@@ -8,18 +8,22 @@ edit, at `DualStore.flush` and at `close`; it never turns into a lost commit.
 Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the
 primary refused.  The two are written one after the other, so an edit that compares with ``expected`` is atomic in
 each store but not across them, and its result says so.
+
+Both stores must hold offsets of one Kafka cluster's logs: the larger of two numbers means something only there. The
+first call that reads or writes offsets compares the two clusters and refuses two different ones with `OtherCluster`,
+unless ``translate`` says that the logs are equal copies. Until they have been compared, nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
+from offsetmgr.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
 from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.stores.base import (
     Capabilities,
@@ -34,18 +38,28 @@ from offsetmgr.stores.base import (
     Verdict,
     same_value,
 )
+from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.dual_rules import Decision, Pending, combined, merged, outcome_of, refused
+from offsetmgr.stores.origin import LogOrigin, Translate
 
 GROUPS_IN_FLIGHT: Final = 200
 """How many groups are read from (or written to) one store before it is the other's turn."""
+_HINT: Final = (
+    "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
+    "offsets), add translate=none to the URI or to the [store.NAME] section"
+)
+Value = TypeVar("Value")
 
 
 class DualStore(StoreBase):
     """Commits to ``primary``, then to ``secondary``; reads the larger of both. By convention Kafka and ZooKeeper.
 
     ``attempts``: how often a secondary write is tried within one call while its error is retriable, ``backoff_ms``
-    apart. Not for use by several threads at once. Closing it closes both stores.
+    apart. ``translate``: what the user states where the two belong to different Kafka clusters. Not for use by several
+    threads at once. Closing it closes both stores.
     """
+
+    dates_topics = True
 
     def __init__(
         self,
@@ -55,18 +69,22 @@ class DualStore(StoreBase):
         attempts: int = 3,
         backoff_ms: int = 100,
         clock: Clock | None = None,
+        translate: Translate | None = None,
     ) -> None:
         self._primary = primary
         self._secondary = secondary
         self._attempts = attempts
         self._backoff_ms = backoff_ms
         self._clock = clock or SystemClock()
+        self._translate = translate
+        self._crossing: Crossing | None = None
         self._pending: dict[str, dict[TopicPartition, Pending]] = {}
         self._dropped: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
 
     @property
     def uri(self) -> str:
-        return f"dual:?primary={quote(self._primary.uri, safe='')}&secondary={quote(self._secondary.uri, safe='')}"
+        both = f"dual:?primary={quote(self._primary.uri, safe='')}&secondary={quote(self._secondary.uri, safe='')}"
+        return both if self._translate is None else f"{both}&translate={self._translate.value}"
 
     @property
     def primary(self) -> OffsetStore:
@@ -95,6 +113,52 @@ class DualStore(StoreBase):
         first, second = self._primary.identity(), self._secondary.identity()
         return StoreIdentity("dual", f"{first.id}+{second.id}", f"primary: {first.how}; secondary: {second.how}")
 
+    # --- whose logs -------------------------------------------------------------------------------
+
+    def crossing(self) -> Crossing:
+        """How the logs of the two stores relate; they are compared once.
+
+        Raises `OtherCluster` for two clusters that the user has not accepted, and what `OffsetStore.log_origin` raises
+        where a side cannot tell: then the next call compares again.
+        """
+        if self._crossing is None:
+            crossing = Crossing(self._primary, self._secondary, self._translate, ("primary", "secondary"))
+            if crossing.foreign and self._translate is None:
+                why = f"its two stores hold offsets of different Kafka clusters: {crossing.compared.how}"
+                raise OtherCluster(f"store {self.uri}", why, _HINT)
+            self._crossing = crossing
+        return self._crossing
+
+    @property
+    def shares_epochs(self) -> bool:
+        """Whether the two stores are known to hold offsets of the same logs, so that leader epochs mean the same."""
+        return self._crossing is not None and self._crossing.compared.keeps_epochs
+
+    def log_origin(self) -> LogOrigin:
+        """The primary's. Raises as `crossing`."""
+        self.crossing()
+        return self._primary.log_origin()
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        asked = None if topics is None else list(topics)
+        return self._of_topics(lambda store: store.topic_ids(asked))
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        asked = list(topics)
+        return self._of_topics(lambda store: store.topics_created(asked))
+
+    def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
+        """What the primary says of its topics, then what the secondary says of the others of the same cluster."""
+        theirs = {} if self.crossing().foreign else ask(self._secondary)
+        return {**theirs, **ask(self._primary)}
+
+    def _related(self, offsets: GroupOffsets) -> GroupOffsets:
+        """What the secondary holds, without leader epochs unless they are those of the primary's logs."""
+        crossing = self.crossing()
+        if crossing.compared.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
+            return offsets
+        return replace(offsets, offsets={tp: c._replace(leader_epoch=None) for tp, c in offsets.offsets.items()})
+
     # --- reading ----------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
@@ -106,8 +170,9 @@ class DualStore(StoreBase):
                     yield group
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        self.crossing()
         asked = None if partitions is None else list(partitions)
-        both = merged(_fetch(self._primary, group, asked), _fetch(self._secondary, group, asked))
+        both = merged(_fetch(self._primary, group, asked), self._related(_fetch(self._secondary, group, asked)))
         if both.error is not None:
             raise both.error
         failures = dict(both.errors)
@@ -121,10 +186,23 @@ class DualStore(StoreBase):
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         names = iter(groups)
         while batch := list(islice(names, GROUPS_IN_FLIGHT)):
+            if (unknown := self._not_compared()) is not None:
+                yield from (GroupOffsets(group, {}, error=unknown) for group in batch)
+                continue
             unique = list(dict.fromkeys(batch))
             first, second = _scan(self._primary, unique), _scan(self._secondary, unique)
             for group in batch:
-                yield merged(first[group], second[group])
+                yield merged(first[group], self._related(second[group]))
+
+    def _not_compared(self) -> OffsetMgrError | None:
+        """Why it is not known yet how the two stores' logs relate. Raises `OtherCluster`."""
+        try:
+            self.crossing()
+        except OtherCluster:
+            raise
+        except OffsetMgrError as error:
+            return error
+        return None
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -138,7 +216,12 @@ class DualStore(StoreBase):
         """
         waiting = self.pending  # before this edit adds its own
         for batch in _batches(edits):
-            yield from self._edit_batch(batch)
+            if (unknown := self._not_compared()) is not None:
+                failed = ChangeOutcome(Verdict.FAILED, None, unknown)
+                how = "nothing was written: it is not known yet whether both stores belong to one Kafka cluster"
+                yield from (GroupEditResult(e.group, dict.fromkeys(e.changes, failed), how=how) for e in batch)
+            else:
+                yield from self._edit_batch(batch)
         if waiting:
             self._retry({g: {tp: p for tp, p in w.items() if self._waits(g, tp) is p} for g, w in waiting.items()})
 
@@ -183,7 +266,7 @@ class DualStore(StoreBase):
                 edit,
                 decisions[group],
                 done.get(group),
-                second[group],
+                self._related(second[group]),
                 errors.get(group, {}),
                 writes.get(group, {}).keys() - errors.get(group, {}).keys(),
             )
@@ -201,7 +284,7 @@ class DualStore(StoreBase):
             exactly = here if change.expected is not None and not isinstance(here, OffsetMgrError) else None
             decision.primary[tp] = Change(change.after, exactly, change.allow_rewind)
             decision.secondary[tp] = Pending(
-                change.after,
+                None if change.after is None else self.crossing().carry(change.after),
                 None if isinstance(there, OffsetMgrError) else there,
                 change.allow_rewind or (waiting is not None and waiting.lowers),
                 unread or OffsetMgrError(f"group {edit.group}, {tp}", "not written to the secondary yet"),

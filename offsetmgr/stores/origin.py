@@ -71,18 +71,19 @@ class Compared:
         return f"not the same on both sides: {self.how}{end}"
 
 
-def compare_origins(source: LogOrigin, target: LogOrigin) -> Compared:
-    """Decides how two stores' logs relate."""
+def compare_origins(source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")) -> Compared:
+    """Decides how two stores' logs relate. ``names`` are what people call the two."""
     if source.unnamed or target.unnamed:
-        which = f"source: {source.how}" if source.unnamed else f"target: {target.how}"
-        return Compared(Relation.UNKNOWN, f"{which}, so nothing shows that the offsets belong to the target's cluster")
+        which = f"{names[0]}: {source.how}" if source.unnamed else f"{names[1]}: {target.how}"
+        return Compared(Relation.UNKNOWN, f"{which}, so nothing shows that both are one cluster")
     if source.cluster_id is not None and target.cluster_id is not None:
         if source.cluster_id == target.cluster_id:
             return Compared(Relation.SAME, f"cluster id {source.cluster_id}")
         return Compared(
-            Relation.OTHER, f"the source belongs to cluster {source.cluster_id}, the target to {target.cluster_id}"
+            Relation.OTHER,
+            f"the {names[0]} belongs to cluster {source.cluster_id}, the {names[1]} to {target.cluster_id}",
         )
     if common := sorted(source.brokers & target.brokers):
         return Compared(Relation.INFERRED, f"no cluster id in ZooKeeper, but both name the broker {common[0]}")
-    without = ("source", source) if source.cluster_id is None else ("target", target)
+    without = (names[0], source) if source.cluster_id is None else (names[1], target)
     return Compared(Relation.OTHER, f"no broker of the {without[0]} is a broker of the other side ({without[1].how})")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from offsetmgr.migration.phases import Phase
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.dual import DualStore
+from offsetmgr.stores.origin import Translate
 
 
 class SwitchedPlaces:
     """`offsetmgr.switching.store.Places` of one ZooKeeper and one Kafka store, both closed with it."""
 
-    def __init__(self, zookeeper: OffsetStore, kafka: OffsetStore) -> None:
-        self._dual = DualStore(kafka, zookeeper)
+    def __init__(self, zookeeper: OffsetStore, kafka: OffsetStore, translate: Translate | None = None) -> None:
+        """``translate``: see `DualStore`."""
+        self._dual = DualStore(kafka, zookeeper, translate=translate)
         self._by_mode: dict[Phase, OffsetStore] = {
             Phase.ZOOKEEPER: zookeeper,
             Phase.DUAL: self._dual,

@@ -6,6 +6,7 @@ Concrete stores are imported when one is opened, so that reading a URI costs not
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
@@ -13,6 +14,7 @@ from urllib.parse import parse_qsl, unquote
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import InvalidUri
 from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.origin import Translate
 
 if TYPE_CHECKING:
     from offsetmgr.switching.follower import Lease
@@ -24,8 +26,8 @@ _OPTIONS: Final = {
     "zookeeper": {"layout", "root"},
     "kafka": set[str](),
     "manager": set[str](),
-    "dual": {"primary", "secondary"},
-    "switched": {"zookeeper", "kafka", "start"},
+    "dual": {"primary", "secondary", "translate"},
+    "switched": {"zookeeper", "kafka", "start", "translate"},
     "file": {"format", "group", "unterminated"},
 }
 _LAYOUTS: Final = ("0.8", "0.7", "storm")
@@ -131,7 +133,17 @@ def _without_servers(shown: str, kind: str, body: str, options: dict[str, str]) 
         )
     if (start := options.get("start", _MODES[0])) not in _MODES:
         raise InvalidUri(f"store {shown!r}", f"unknown mode {start!r}", f"modes: {', '.join(_MODES)}")
+    _translate(f"store {shown!r}", options)
     return StoreUri(kind, unquote(body), "", options)
+
+
+def _translate(where: str, settings: Mapping[str, str]) -> Translate | None:
+    said = settings.get("translate")
+    if said is None:
+        return None
+    if said not in tuple(Translate):
+        raise InvalidUri(where, f"unknown translation {said!r}", "translate=none is the only one")
+    return Translate(said)
 
 
 def _check_hosts(shown: str, kind: str, address: str) -> None:
@@ -185,7 +197,7 @@ def _open_dual(uri: str, config: ConnectionConfig) -> OffsetStore:
     inner = inner_uris(uri, config)
     from offsetmgr.stores.dual import DualStore
 
-    return DualStore(open_store(inner[0], config), open_store(inner[1], config))
+    return DualStore(open_store(inner[0], config), open_store(inner[1], config), translate=translate_of(uri, config))
 
 
 def open_switched(
@@ -204,8 +216,9 @@ def open_switched(
     def open_places(session: ZookeeperSession) -> SwitchedPlaces:
         first = ZookeeperStore(connect, config=config)
         first.session = session
-        return SwitchedPlaces(first, open_store(kafka, config))
+        return SwitchedPlaces(first, open_store(kafka, config), translate)
 
+    translate = translate_of(uri, config)
     start = parse_uri(uri).options.get("start")
     return SwitchedStore(uri, connect, open_places, config, start=None if start is None else Phase(start), bound=bound)
 
@@ -224,7 +237,7 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
                 f"store {uri!r}", f"the config file has no [store.{parsed.address}]", f"stores there: {known}"
             )
         settings = dict(config.stores[parsed.address])
-        if set(settings) != set(names):
+        if set(settings) - {"translate"} != set(names):
             raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both {names[0]} and {names[1]}")
     inner = (settings[names[0]], settings[names[1]])
     if parsed.kind == "switched":
@@ -239,6 +252,16 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
             "see migrate plan --partition-map",
         )
     return inner
+
+
+def translate_of(uri: str, config: ConnectionConfig) -> Translate | None:
+    """What a dual or switched store's URI, or its section of the config file, says where its two stores belong to
+    different Kafka clusters; None for other stores. Raises `InvalidUri`."""
+    parsed = parse_uri(uri)
+    if parsed.kind not in _TWO:
+        return None
+    section = config.stores.get(parsed.address, {}) if parsed.address else {}
+    return _translate(f"[store.{parsed.address}]", {**section, **parsed.options})
 
 
 def _switchable(uri: str, inner: tuple[str, str]) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from offsetmgr.errors import RecreatedTopic
 from offsetmgr.migration.phases import Phase
 from offsetmgr.model import TopicPartition
 from offsetmgr.stores.base import Change
@@ -18,7 +19,8 @@ class Picture:
 
     ``strangers`` are those that commit and do not follow: registered consumers, and members of the group in Kafka.
     ``ahead`` are the partitions in which the store that is not in use is ahead of the one in use (None: no offset
-    there); ``copies`` what must be copied before the mode can change.
+    there); ``copies`` what must be copied before the mode can change; ``recreated`` what would have to be, but
+    points into a deleted log.
     """
 
     seen: Seen
@@ -27,6 +29,7 @@ class Picture:
     strangers: tuple[str, ...]
     ahead: Mapping[TopicPartition, tuple[int | None, int]] = field(default_factory=dict)
     copies: Mapping[TopicPartition, Change] = field(default_factory=dict)
+    recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

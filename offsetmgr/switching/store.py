@@ -41,6 +41,7 @@ from offsetmgr.stores.base import (
     StoreIdentity,
     Verdict,
 )
+from offsetmgr.stores.origin import LogOrigin
 from offsetmgr.switching.follower import Follower, Lease
 from offsetmgr.switching.nodes import SwitchNodes, modes
 from offsetmgr.switching.records import Storage
@@ -133,6 +134,16 @@ class SwitchedStore(StoreBase):
         """That of both stores together: which of them counts is a matter of the moment."""
         both = self._life().places.store(Phase.DUAL).identity()
         return StoreIdentity("switched", both.id, both.how)
+
+    def log_origin(self) -> LogOrigin:
+        """That of both stores together, which must belong to one Kafka cluster (see `DualStore.crossing`)."""
+        return self._life().places.store(Phase.DUAL).log_origin()
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        return self._life().places.store(Phase.DUAL).topic_ids(topics)
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        return self._life().places.store(Phase.DUAL).topics_created(topics)
 
     def mode(self, group: str) -> Phase:
         """Where the group's offsets are now; that of ``start`` where nobody has said it. Raises `GroupNotFound`."""

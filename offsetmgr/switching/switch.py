@@ -18,14 +18,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, TimedOut
+from offsetmgr.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, RecreatedTopic, TimedOut
 from offsetmgr.migration.phases import SAFE_CHANGES, Phase, PhaseChange
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import Committed, Offset, TopicPartition
 from offsetmgr.stores.base import Change, GroupEdit, Guard, OffsetStore
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Translate
 from offsetmgr.switching.balance import ahead, behind
 from offsetmgr.switching.evidence import Acknowledged, Evidence, Picture
 from offsetmgr.switching.follower import back
@@ -50,6 +53,7 @@ class Switch:
 
     ``cluster`` is asked for members of the group in Kafka; None where it is known that there are none. ``tell`` gets
     each of `STEPS` when it has happened, ``waiting`` the members that have not answered yet, now and then.
+    ``translate``: what the user states where the two stores belong to different Kafka clusters.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Switch:
         tell: Callable[[str], None] = lambda _: None,
         waiting: Callable[[list[Follower]], None] = lambda _: None,
         clock: Clock | None = None,
+        translate: Translate | None = None,
     ) -> None:
         """Raises `UsageError` for a group that cannot be in ZooKeeper."""
         self.group = group
@@ -78,13 +83,25 @@ class Switch:
         self._waiting = waiting
         self._stop: Callable[[], bool] = lambda: False
         self._clock = clock or SystemClock()
+        self._translate = translate
+
+    @cached_property
+    def crossing(self) -> Crossing:
+        """How the logs of the two stores relate. Raises `OtherCluster` for two clusters that the user has not
+        accepted, and as `OffsetStore.log_origin`."""
+        crossing = Crossing(
+            self._stores[Phase.ZOOKEEPER], self._stores[Phase.KAFKA], self._translate, ("ZooKeeper", "Kafka side")
+        )
+        crossing.check(f"switch of group {self.group}")
+        return crossing
 
     # --- before it ----------------------------------------------------------------------------------
 
     def declare(self, mode: Phase) -> None:
-        """Says where the group's offsets are, where nobody has said it yet: a person's word, nothing is looked at.
+        """Says where the group's offsets are, where nobody has said it yet: a person's word, no offset is looked at.
 
-        Raises `Conflict` where somebody has."""
+        Raises `Conflict` where somebody has, and as `crossing`."""
+        _ = self.crossing
         said = Storage(mode, 1, self._who, self._clock.now_ms())
         if not self._nodes.declare(said):
             self.require_undeclared(but=said)
@@ -98,10 +115,11 @@ class Switch:
 
     def look(self, to: Phase) -> Picture:
         """The group as it is, and what would have to be done. Raises `GroupNotFound`, and as reading does."""
+        _ = self.crossing
         seen = self._seen()
         followers = tuple(self._nodes.followers())
-        first, copies = self._differences(seen.storage.mode, to)
-        return Picture(seen, self._nodes.switcher(), followers, self._strangers(followers), first, copies)
+        first, copies, refused = self._differences(seen.storage.mode, to)
+        return Picture(seen, self._nodes.switcher(), followers, self._strangers(followers), first, copies, refused)
 
     def check(self, picture: Picture, to: Phase) -> None:
         """Raises `GateRefused` where the change is not safe, or not now, and `Conflict` where another switch is under
@@ -132,6 +150,11 @@ class Switch:
                 "set or delete those offsets in the store that is not in use, if they are old",
             )
 
+        if picture.recreated:
+            lines = [f"{error.what}: {error.why}" for error in picture.recreated.values()]
+            why = f"the offsets of recreated topics would be copied: {_some(tuple(lines))}"
+            raise GateRefused(what, why, "delete or reset those offsets in the store that holds them")
+
     def _seen(self) -> Seen:
         seen = self._nodes.read()
         if seen is None:
@@ -155,16 +178,34 @@ class Switch:
 
     def _differences(
         self, mode: Phase, to: Phase
-    ) -> tuple[dict[TopicPartition, tuple[int | None, int]], dict[TopicPartition, Change]]:
-        """What is ahead where it must not be, and what must be copied into the store that is kept."""
+    ) -> tuple[
+        dict[TopicPartition, tuple[int | None, int]],
+        dict[TopicPartition, Change],
+        dict[TopicPartition, RecreatedTopic],
+    ]:
+        """What is ahead where it must not be, what must be copied into the store that is kept, and which of that must
+        not be copied, because it points into a deleted log."""
         if mode is to:
-            return {}, {}
+            return {}, {}, {}
         alone = mode if to is Phase.DUAL else to
         if alone is Phase.DUAL:
-            return {}, {}  # a direct change, which `check` refuses
+            return {}, {}, {}  # a direct change, which `check` refuses
         one = self._stores[alone].fetch(self.group)
         two = self._stores[Phase.KAFKA if alone is Phase.ZOOKEEPER else Phase.ZOOKEEPER].fetch(self.group)
-        return (ahead(one, two), {}) if to is Phase.DUAL else ({}, behind(one, two))
+        if to is Phase.DUAL:
+            return ahead(one, two), {}, {}
+        copies = behind(one, two)
+        self.crossing.learn({tp.topic for tp in copies})
+        refused = {tp: why for tp in copies if (why := self._recreated(tp, two[tp])) is not None}
+        carried = {
+            tp: change._replace(after=self.crossing.carry(change.after))
+            for tp, change in copies.items()
+            if change.after is not None and tp not in refused
+        }
+        return {}, carried, refused
+
+    def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
+        return self.crossing.refusal(tp, offset) if isinstance(offset, Committed) else None
 
     # --- doing it -----------------------------------------------------------------------------------
 
@@ -261,7 +302,7 @@ class Switch:
             for error in result.failures.values():
                 raise error
         self._tell("copied")
-        first, left = self._differences(mode, to)
+        first, left, _ = self._differences(mode, to)
         if first or left:
             partitions = _some(tuple(str(tp) for tp in [*first, *left]))
             why = f"somebody who does not follow commits: {partitions} changed while nobody should"

@@ -17,6 +17,7 @@ import confluent_kafka as ck
 import pytest
 from fronts import ManagerFront, StoreFront
 from processes import Commands, create_topic, wait_for
+from sameclusters import join_cluster
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
@@ -140,6 +141,7 @@ def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
 
     share = COMMITS // PHASES // len(committers) + 1
     with ZooKeeperServer(tmp_path / "zk") as zookeeper, KraftBroker(tmp_path / "kafka") as kafka:
+        join_cluster(zookeeper.connect, kafka.bootstrap)
         topic = create_topic(kafka.bootstrap, "orders", PARTITIONS)
         fill(kafka.bootstrap, topic, 2 * COMMITS)
         store = open_store(dual_uri(kafka.bootstrap, zookeeper.connect), AS_SERVED)

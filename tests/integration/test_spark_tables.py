@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from sameclusters import join_cluster
 
 from offsetmgr.cli.app import run
 from offsetmgr.clock import SystemClock
@@ -86,10 +87,11 @@ def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> Iterator[Wo
 
 
 @pytest.fixture
-def chroot(zookeeper: ZooKeeperServer, unique: str) -> str:
-    """The store of a ZooKeeper that nobody else writes to."""
+def chroot(zookeeper: ZooKeeperServer, kafka: KafkaBroker, unique: str) -> str:
+    """The store of a ZooKeeper that nobody else writes to, of the same Kafka cluster as the broker."""
     with ZookeeperSession(zookeeper.connect) as session:
         assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+    join_cluster(f"{zookeeper.connect}/{unique}", kafka.bootstrap)
     return f"zookeeper://{zookeeper.connect}/{unique}"
 
 
@@ -355,7 +357,8 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     rows = store_table(spark, source)
     outcomes = written(rows, f"kafka://{kafka.bootstrap}", tasks=4).mapPartitions(die_once).collect()
     plan = str(tmp_path / "plan.json")
-    everything = ["--from", source, "--to", f"kafka://{kraft.bootstrap}", "--all-groups", "-o", plan]
+    sides = ["--from", source, "--to", f"kafka://{kraft.bootstrap}", "--translate", "none"]
+    everything = [*sides, "--all-groups", "-o", plan]
     planned, applied = run(["migrate", "plan", *everything]), run(["migrate", "apply", plan, "--yes"])
 
     assert killed.exists()

@@ -66,6 +66,8 @@ class DualModel(RuleBasedStateMachine):
         self.dual = DualStore(self.primary, self.secondary, clock=NoWaiting())
         self.p, self.s = Held(), Held()
         self.waiting: dict[TopicPartition, Waiting] = {}
+        self.compared = False
+        """Whether a call has compared the clusters of both stores: until then nothing is written."""
         self.down: set[str] = set()
         self.down_partitions: set[TopicPartition] = set()
 
@@ -140,6 +142,7 @@ class DualModel(RuleBasedStateMachine):
             except Unreachable:
                 return
             raise AssertionError("a store that cannot be read was taken for one that holds nothing")
+        self.compared = True
         expected = {tp: larger for tp in PARTITIONS if (larger := self._larger(tp)) is not None}
         assert {tp: c.offset for tp, c in self.dual.fetch("g").items() if isinstance(c, Committed)} == expected
         (scanned,) = self.dual.scan(["g"])
@@ -148,6 +151,11 @@ class DualModel(RuleBasedStateMachine):
     # --- the oracle -------------------------------------------------------------------------------
 
     def _edit(self, changes: dict[TopicPartition, Change]) -> None:
+        self.compared = self.compared or not self.down & {"primary read", "secondary read"}
+        if not self.compared:
+            (result,) = self.dual.edit([GroupEdit("g", changes)])
+            assert all(isinstance(o.error, Unreachable) for o in result.outcomes.values())
+            return
         before = dict(self.waiting)
         taken = {tp for tp, change in changes.items() if self._primary_takes(tp, change)}
         reported = {tp for tp in taken if self._secondary(tp, changes[tp])}

@@ -8,10 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
+from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import (
     Conflict,
+    InvalidUri,
     NotAuthorized,
     OffsetMgrError,
+    OtherCluster,
     PartialFailure,
     RewindRefused,
     Unreachable,
@@ -20,6 +23,7 @@ from offsetmgr.errors import (
 from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.dual import DualStore
+from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
@@ -51,6 +55,7 @@ class Pair:
         self.primary, self.secondary = FaultyStore(self.kafka), FaultyStore(self.zookeeper)
         self.clock = Waits()
         self.dual = DualStore(self.primary, self.secondary, attempts=3, backoff_ms=100, clock=self.clock)
+        self.dual.crossing()  # both are compared while all is well
 
     def hold(self, kafka: dict[TopicPartition, int], zookeeper: dict[TopicPartition, int]) -> None:
         for store, held in ((self.kafka, kafka), (self.zookeeper, zookeeper)):
@@ -424,3 +429,90 @@ def test_the_uri_opens_the_same_two_stores(tmp_path: Path) -> None:
 
     assert again.uri == dual.uri
     again.close()
+
+
+# --- whose logs ---------------------------------------------------------------------------------------
+
+
+def _foreign(translate: Translate | None = None) -> tuple[MemoryStore, MemoryStore, DualStore]:
+    first, second = MemoryStore("first", cluster="A"), MemoryStore("second", cluster="B")
+    return first, second, DualStore(first, second, translate=translate)
+
+
+def test_two_stores_of_different_clusters_are_refused_at_the_first_call_and_nothing_is_written() -> None:
+    first, second, dual = _foreign()
+    calls = {
+        "fetch": lambda: dual.fetch("g"),
+        "scan": lambda: list(dual.scan(["g"])),
+        "edit": lambda: dual.commit("g", {T0: OffsetAndMetadata(1)}),
+        "origin": dual.log_origin,
+    }
+
+    for what, call in calls.items():
+        with pytest.raises(OtherCluster, match="the primary belongs to cluster A, the secondary to B") as refused:
+            call()
+        assert "translate=none" in refused.value.hint, what
+
+    assert (first.data, second.data) == ({}, {})
+
+
+def test_with_translate_none_both_are_written_and_no_leader_epoch_crosses_to_the_other_cluster() -> None:
+    first, second, dual = _foreign(Translate.NONE)
+
+    dual.commit("g", {T0: OffsetAndMetadata(7, "m", 3)})
+
+    assert (first.data["g"][T0].leader_epoch, second.data["g"][T0].leader_epoch) == (3, None)
+    assert second.data["g"][T0].offset == 7
+    assert dual.log_origin() == first.log_origin()
+    assert dual.uri.endswith("&translate=none")
+
+    second.commit("g", {T0: OffsetAndMetadata(9, "m", 8)})
+    found = dual.fetch("g")[T0]
+    assert isinstance(found, Committed)
+    assert (found.offset, found.leader_epoch) == (9, None)
+    (scanned,) = dual.scan(["g"])
+    assert (scanned.offsets[T0].offset, scanned.offsets[T0].leader_epoch) == (9, None)
+
+
+def test_within_one_cluster_the_leader_epoch_goes_to_both() -> None:
+    first, second = MemoryStore("first"), MemoryStore("second")
+
+    DualStore(first, second).commit("g", {T0: OffsetAndMetadata(7, "", 3)})
+
+    assert (first.data["g"][T0].leader_epoch, second.data["g"][T0].leader_epoch) == (3, 3)
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_until_both_clusters_are_known_nothing_is_written_and_then_they_are_compared_once(side: str) -> None:
+    primary, secondary = FaultyStore(MemoryStore("first")), FaultyStore(MemoryStore("second"))
+    dual = DualStore(primary, secondary)
+    (primary if side == "primary" else secondary).fail("read")
+
+    (failed,) = dual.edit([GroupEdit("g", {T0: Change(OffsetAndMetadata(1))})])
+    with pytest.raises(Unreachable):
+        dual.fetch("g")
+    (scanned,) = dual.scan(["g"])
+
+    assert isinstance(failed.outcomes[T0].error, Unreachable)
+    assert isinstance(scanned.error, Unreachable)
+    assert [store.store.data for store in (primary, secondary)] == [{}, {}]  # type: ignore[attr-defined]
+
+    primary.heal()
+    secondary.heal()
+    dual.commit("g", {T0: OffsetAndMetadata(1)})
+    compared = dual.crossing()
+    dual.fetch("g")
+    assert dual.crossing() is compared
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_translate_none_is_read_from_the_uri_and_from_the_config_file(named: bool) -> None:
+    settings = {"primary": "kafka://h:9092", "secondary": "zookeeper://h:2181"}
+    config = ConnectionConfig(stores={"both": {**settings, "translate": "none"}})
+    uri = "dual:?" + "&".join(f"{name}={quote(one, safe='')}" for name, one in settings.items()) + "&translate=none"
+
+    assert open_store("dual:both" if named else uri, config).uri.endswith("&translate=none")
+    with pytest.raises(InvalidUri, match="unknown translation 'all'"):
+        open_store(uri.replace("translate=none", "translate=all"))
+    with pytest.raises(InvalidUri, match="unknown translation 'all'"):
+        open_store("dual:both", ConnectionConfig(stores={"both": {**settings, "translate": "all"}}))
