@@ -210,7 +210,8 @@ def note(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked, `Declined` where the answer is no."""
+    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked or answers, `Declined` where the answer is no.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -220,10 +221,21 @@ def confirm(question: str, *, yes: bool) -> None:
         sys.stderr.flush()
         answer = sys.stdin.readline()
     except KeyboardInterrupt as error:
+        if not sys.stdin.isatty():  # the terminal is gone, and SIGHUP came with that
+            raise _unanswered(question) from error
         sys.stderr.write("\n")
         raise Interrupted("nothing was done") from error
+    except OSError as error:
+        raise _unanswered(question) from error
+    if not answer:
+        raise _unanswered(question)
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined
+
+
+def _unanswered(question: str) -> UsageError:
+    why = "the terminal was closed before the question was answered, so nothing was done"
+    return UsageError(question.rstrip("?"), why, "answer y or n, or add --yes")
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
