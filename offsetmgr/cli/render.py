@@ -210,8 +210,8 @@ def note(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked or answers, `Declined` where the answer is no.
-    """
+    """Asks, unless ``yes``. Raises `Declined` where the answer is no, `UsageError` where there is no terminal to ask
+    at, or it was closed before the answer."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,7 +1,6 @@
 """Standard output whose failures are told from all others: a full disk or a closed descriptor is no bug of ours.
 
-Where the terminal is lost, nobody reads what is written to it: that is dropped, and the work goes on. Messages on stderr
-are dropped wherever they cannot be written.
+What is written to a terminal that was lost is dropped, and the work goes on. So is what cannot be written to stderr.
 """
 
 from __future__ import annotations
@@ -51,8 +50,11 @@ class _Messages(io.FileIO):
 
 
 def take_over() -> None:
-    """Puts such streams in the place of ``sys.stdout`` and ``sys.stderr``. Raises `FileFailure` where the process has no stdout: before
-    anything is done, since a file opened later would get its descriptor."""
+    """Puts such streams in the place of ``sys.stdout`` and ``sys.stderr``.
+
+    Raises `FileFailure` where the process has no stdout: before anything is done, since a file opened later would get
+    its descriptor.
+    """
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     else:

@@ -51,7 +51,10 @@ _GRACE: Final = 2.0
 
 
 def run_manager(options: ServeOptions) -> None:
-    """Runs a manager until SIGINT or SIGTERM; SIGHUP only logs a line. Raises `OffsetMgrError` where it cannot start."""
+    """Runs a manager until SIGINT or SIGTERM; SIGHUP only logs a line.
+
+    Raises `OffsetMgrError` where it cannot start.
+    """
     asyncio.run(_serve_until_told(options))
 
 
