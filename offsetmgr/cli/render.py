@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -216,17 +217,21 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
+    from offsetmgr.cli.stopping import hung_up, ignore_hangups
+
+    answer = ""
     try:
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
-        answer = sys.stdin.readline()
+        with suppress(OSError):  # of a terminal that is gone
+            answer = sys.stdin.readline()
+        if not answer:
+            ignore_hangups()  # SIGHUP says no more than that
     except KeyboardInterrupt as error:
-        if not sys.stdin.isatty():  # the terminal is gone, and SIGHUP came with that
+        if hung_up() or not sys.stdin.isatty():
             raise _unanswered(question) from error
         sys.stderr.write("\n")
         raise Interrupted("nothing was done") from error
-    except OSError as error:
-        raise _unanswered(question) from error
     if not answer:
         raise _unanswered(question)
     if answer.strip().lower() not in ("y", "yes"):

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from offsetmgr.cli.render import note
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_hung_up: Final = threading.Event()
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
 """What is done with each signal, as ``signal.signal`` takes and gives it."""
 
@@ -36,7 +37,7 @@ def stopping(what: str) -> Iterator[Callable[[], bool]]:
     def ask(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if number == signal.SIGHUP:
-            _ignore_hangups()
+            ignore_hangups()
         if asked:
             if number == signal.SIGHUP:
                 return
@@ -64,7 +65,7 @@ def ending(before: Handlers | None = None) -> None:
 
     def let_pass(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            _ignore_hangups()
+            ignore_hangups()
         _restore(before)
         _say("ending (again to interrupt at once)")
 
@@ -80,12 +81,20 @@ def answer_as_ctrl_c() -> None:
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     if number == signal.SIGHUP:
-        _ignore_hangups()
+        ignore_hangups()
     raise KeyboardInterrupt
 
 
-def _ignore_hangups() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def hung_up() -> bool:
+    """Whether SIGHUP has come, which is answered as Ctrl-C."""
+    return _hung_up.is_set()
+
+
+def ignore_hangups() -> None:
+    """Nothing that SIGHUP could say is new from here on."""
+    _hung_up.set()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextmanager
