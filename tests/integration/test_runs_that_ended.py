@@ -36,6 +36,26 @@ BEFORE, AFTER = 0, 1
 WAITS = "for the lock of another or a killed run of offsetmgr on"
 
 
+def start(cli: Cli, folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([*COMMAND, *arguments], env=cli.environ, cwd=folder, **streams)
+
+
+def on_a_terminal(cli: Cli, folder: Path, *arguments: str, nohup: bool = False) -> tuple[subprocess.Popen[bytes], int]:
+    """The command with a controlling terminal of its own, and the terminal's other end."""
+    ours, theirs = os.openpty()
+
+    def session() -> None:
+        os.setsid()
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        if nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    process = start(cli, folder, *arguments, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session)
+    os.close(theirs)
+    return process, ours
+
+
 @dataclass
 class Scene:
     """Groups at offset 0 in Kafka, and a plan that brings them to offset 1; ``cli`` runs in ``folder``."""
@@ -56,8 +76,7 @@ class Scene:
         return self.cli("migrate", step, str(self.plan), "--yes", *more, code=code, timeout=90)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen([*COMMAND, *arguments], env=self.cli.environ, cwd=self.folder, **streams)
+        return start(self.cli, self.folder, *arguments, **options)
 
     def offsets(self) -> list[int]:
         tp = TopicPartition(self.topic, 0)
@@ -205,24 +224,11 @@ def test_a_hangup_ends_a_migration_as_ctrl_c_does(planned: Scene, step: str, num
     assert planned.offsets() == [AFTER if step == "apply" else BEFORE] * GROUPS
 
 
-def on_a_terminal(scene: Scene, *arguments: str, nohup: bool = False) -> tuple[subprocess.Popen[bytes], int]:
-    """The command with a controlling terminal of its own, and the terminal's other end."""
-    ours, theirs = os.openpty()
-
-    def session() -> None:
-        os.setsid()
-        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    process = scene.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session)
-    os.close(theirs)
-    return process, ours
-
-
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(planned: Scene, nohup: bool) -> None:
-    running, terminal = on_a_terminal(planned, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup)
+    running, terminal = on_a_terminal(
+        planned.cli, planned.folder, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup
+    )
     with running:
         planned.begun(running, b"apply")
         os.close(terminal)
@@ -234,7 +240,7 @@ def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(pla
 
 
 def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(planned: Scene) -> None:
-    running, terminal = on_a_terminal(planned, "migrate", "apply", str(planned.plan))
+    running, terminal = on_a_terminal(planned.cli, planned.folder, "migrate", "apply", str(planned.plan))
     with running:
         said = b""
         while not said.endswith(b"[y/N] "):
@@ -259,12 +265,13 @@ def test_a_reader_that_goes_away_leaves_no_lock(planned: Scene, stream: str) -> 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_hangup_ends_an_edit_with_its_undo(scene: Scene, number: signal.Signals) -> None:
     file = str(scene.folder / "from.csv")
-    with scene.start("offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--execute", "--yes") as running:
+    command = ["offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--execute", "--yes"]
+    with scene.start(*command, stdout=subprocess.DEVNULL) as running:
         assert running.stderr is not None
         said = b""
         while b"before-images: " not in said:
             got = os.read(running.stderr.fileno(), 4096)
-            assert got, said
+            assert got, said.decode()
             said += got
         until(lambda: AFTER in scene.offsets())
         running.send_signal(number)
@@ -279,31 +286,22 @@ def test_a_hangup_ends_an_edit_with_its_undo(scene: Scene, number: signal.Signal
 def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(
     kafka: KafkaBroker, unique: str, tmp_path: Path
 ) -> None:
-    environ = Cli(tmp_path).environ
-    serve = [*COMMAND, "manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0"]
+    serve = ["manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0"]
     serve += ["--offsets-topic", unique, "--partitions", "1", "--replication-factor", "1"]
-    ours, theirs = os.openpty()
-
-    def session() -> None:
-        os.setsid()
-        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-
-    with subprocess.Popen(
-        serve, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session
-    ) as manager:
-        os.close(theirs)
+    manager, terminal = on_a_terminal(Cli(tmp_path), tmp_path, *serve)
+    with manager:
         said = b""
 
         def reads(wanted: bytes) -> None:
             nonlocal said
             while wanted not in said:
-                said += os.read(ours, 4096)
+                said += os.read(terminal, 4096)
 
         reads(b"serving listen=")
         address = said.split(b"serving listen=")[1].split()[0].decode()
         manager.send_signal(signal.SIGHUP)
         reads(b"SIGHUP does nothing: settings are read at the start only")
-        os.close(ours)
+        os.close(terminal)
         status = Cli(tmp_path)("manager", "status", "--bootstrap-server", address)
         assert address in status.stdout
         manager.send_signal(signal.SIGTERM)
