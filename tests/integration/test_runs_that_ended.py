@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import termios
@@ -32,6 +33,7 @@ from offsetmgr.wire.security import Security
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
 GROUPS = 800
+SILENT = ("stdout", "stderr")
 BEFORE, AFTER = 0, 1
 WAITS = "for the lock of another or a killed run of offsetmgr on"
 
@@ -289,12 +291,13 @@ def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(
     serve = ["manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0"]
     serve += ["--offsets-topic", unique, "--partitions", "1", "--replication-factor", "1"]
     manager, terminal = on_a_terminal(Cli(tmp_path), tmp_path, *serve)
-    with manager:
+    try:
         said = b""
 
         def reads(wanted: bytes) -> None:
             nonlocal said
             while wanted not in said:
+                assert select.select([terminal], [], [], 60)[0], said.decode()
                 said += os.read(terminal, 4096)
 
         reads(b"serving listen=")
@@ -302,7 +305,10 @@ def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(
         manager.send_signal(signal.SIGHUP)
         reads(b"SIGHUP does nothing: settings are read at the start only")
         os.close(terminal)
-        status = Cli(tmp_path)("manager", "status", "--bootstrap-server", address)
-        assert address in status.stdout
+        asked = ["manager", "status", "--bootstrap-server", address]
+        until(lambda: start(Cli(tmp_path), tmp_path, *asked, **dict.fromkeys(SILENT, subprocess.DEVNULL)).wait(30) == 0)
         manager.send_signal(signal.SIGTERM)
         assert manager.wait(30) == 0
+    finally:
+        manager.kill()
+        manager.wait(30)
