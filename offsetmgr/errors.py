@@ -178,20 +178,24 @@ class GroupActive(OffsetMgrError):
     """The group has members that are consuming, so nobody else may change its offsets (NON_EMPTY_GROUP).
 
     ``members`` are their readable names (``client-id at /host (member id)``).
-    Where all of them are locks of offsetmgr's, the hint says so.
+    Where all of them are locks of offsetmgr's, the hint says so. ``lock_ends_s``: the seconds within which the
+    coordinator ends such locks where their process was killed; 0 where others are members.
     """
 
     code = 68
     name = "NON_EMPTY_GROUP"
 
-    def __init__(self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = ()) -> None:
-        if members and all(member.startswith("offsetmgr at ") for member in members):
+    def __init__(
+        self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = (), lock_ends_s: float = 0
+    ) -> None:
+        if lock_ends_s or (members and all(member.startswith("offsetmgr at ") for member in members)):
             hint = (
                 "another offsetmgr command edits this group at this moment, or was killed while it did, and then its"
                 " lock ends within 10 s: repeat it then"
             )
         super().__init__(what, why, hint)
         self.members = members
+        self.lock_ends_s = lock_ends_s
 
 
 class LockLost(OffsetMgrError):

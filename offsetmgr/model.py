@@ -166,6 +166,15 @@ class GroupMember:
         return f"{self.client_id or 'member'}{at} ({self.member_id})"
 
 
+LOCK_PROTOCOL: Final = "offsetmgr"
+"""The assignment protocol, and the usual client id, under which offsetmgr joins a group to lock it."""
+
+LOCK_SESSION_S: Final = 10
+"""How long the coordinator keeps such a lock of a process that was killed."""
+
+_LOCK_MARGIN_S: Final = 2
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as its coordinator sees it.
@@ -185,3 +194,18 @@ class GroupDescription:
     def idle(self) -> bool:
         """True where nobody is a member, so that an edit can take the group lock."""
         return self.state in ("EMPTY", "DEAD")
+
+    @property
+    def lock_ends_s(self) -> float:
+        """If the only members are locks of offsetmgr: within how many seconds the coordinator ends them where their
+        process was killed. Else 0.
+
+        The coordinator names the protocol of a stable group alone. Before that it keeps a dead member for the rebalance
+        time-out, which is as long as the session, and then for the session.
+        """
+        if not self.members or any(member.partitions for member in self.members):
+            return 0
+        if self.state == "STABLE":
+            return LOCK_SESSION_S + _LOCK_MARGIN_S if self.partition_assignor == LOCK_PROTOCOL else 0
+        named = all(member.client_id == LOCK_PROTOCOL for member in self.members)
+        return 2 * LOCK_SESSION_S + _LOCK_MARGIN_S if named and self.state.endswith("_REBALANCE") else 0

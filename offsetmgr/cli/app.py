@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from offsetmgr.cli import early
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, report
 from offsetmgr.cli.stdout import forget, take_over
-from offsetmgr.cli.stopping import SIGNALS, ending, signals_as_before
+from offsetmgr.cli.stopping import SIGNALS, answer_as_ctrl_c, ending, signals_as_before
 from offsetmgr.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
@@ -154,6 +154,7 @@ def main() -> None:
     code = FAILED
     try:
         take_over()
+        answer_as_ctrl_c()
         code = _run(sys.argv[1:])
         ending(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         if not code:

@@ -12,6 +12,7 @@ import typer
 from offsetmgr.cli import migrate_view as view
 from offsetmgr.cli import switch
 from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.formerlocks import LockWait
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -262,8 +263,10 @@ def _refresh(sides: Sides, plan: PlanFile) -> None:
     from offsetmgr.migration.refresh import refresh
 
     with sides.old_members() as members, _work(plan, "refresh", sides.target) as (executor, state):
-        report = refresh(plan, state, sides.target, executor.journal, members, executor.stop)
+        report = refresh(plan, state, sides.target, executor.journal, members, executor.stop, executor.waiting)
     view.show_refresh(report, plan.header, SystemClock().now_ms())
+    if report.interrupted:
+        raise Interrupted("what was renewed is recorded; the same command renews all")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -301,7 +304,7 @@ def _work(
         view.Progress(f"{name}: groups", plan.summary.groups) as shown,
     ):
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
-        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty), state
+        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty, LockWait()), state
 
 
 @app.command("status")

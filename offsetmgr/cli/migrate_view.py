@@ -213,7 +213,8 @@ def show_report(report: Report, verb: str) -> None:
             if outcome.group in shown_groups:
                 continue
             shown_groups.add(outcome.group)
-            line = f"  ! {outcome.target_group} is active: {'; '.join(outcome.active_members)}"
+            how = "is locked by another run of offsetmgr" if outcome.lock_ends_s else "is active"
+            line = f"  ! {outcome.target_group} {how}: {'; '.join(outcome.active_members)}"
         elif len(outcome.failed) > 1 and len({str(e) for e in outcome.failed.values()}) == 1:
             if outcome.group in shown_groups:
                 continue

@@ -231,15 +231,23 @@ class Connect:
             raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
-    def directory(self, uri: str | None = None) -> Directory:
-        """Where the live members of a store's groups are known: of the store that is meant, or of ``uri``."""
+    def directory(self, uri: str | None = None, *, edits: bool = False) -> Directory:
+        """Where the live members of a store's groups are known: of the store that is meant, or of ``uri``.
+
+        For a command that ``edits`` it waits for the group locks of runs that were killed.
+        """
         from offsetmgr.cli.directory import both, cluster_directory, no_directory, registry_directory
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
         found: list[Directory] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            found.append(cluster_directory(self.cluster_at(bootstrap, self.resolved.connection)))
+            coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
+            if edits:
+                from offsetmgr.cli.formerlocks import patient
+
+                coordinators = patient(coordinators)
+            found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(registry_directory(self._session(connect)))
         if not found:
@@ -253,7 +261,7 @@ class Connect:
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
-        directory, connection = self.directory(uri), self.resolved.connection
+        directory, connection = self.directory(uri, edits=True), self.resolved.connection
         bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
         if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
             return directory

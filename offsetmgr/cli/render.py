@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -210,20 +211,36 @@ def note(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `UsageError` where nobody can be asked, `Declined` where the answer is no."""
+    """Asks, unless ``yes``. Raises `Declined` where the answer is no, `UsageError` where there is no terminal to ask
+    at, or it was closed before the answer."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
+    from offsetmgr.cli.stopping import hung_up, ignore_hangups
+
+    answer = ""
     try:
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
-        answer = sys.stdin.readline()
+        with suppress(OSError):  # of a terminal that is gone
+            answer = sys.stdin.readline()
+        if not answer:
+            ignore_hangups()  # SIGHUP says no more than that
     except KeyboardInterrupt as error:
+        if hung_up() or not sys.stdin.isatty():
+            raise _unanswered(question) from error
         sys.stderr.write("\n")
         raise Interrupted("nothing was done") from error
+    if not answer:
+        raise _unanswered(question)
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined
+
+
+def _unanswered(question: str) -> UsageError:
+    why = "the terminal was closed before the question was answered, so nothing was done"
+    return UsageError(question.rstrip("?"), why, "answer y or n, or add --yes")
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.formerlocks import patient_cluster
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import UsageError
@@ -87,9 +88,11 @@ class Sides:
         for side in ("target", "source"):
             connection = self._connection(side)
             if found := bootstrap_of(self._uris[side], connection):
-                return self._connect.cluster_at(found, connection)
+                return patient_cluster(self._connect.cluster_at(found, connection))
         named = self._connect.resolved.bootstrap_server
-        return None if named is None else self._connect.cluster_at(named, self._connect.resolved.connection)
+        if named is None:
+            return None
+        return patient_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
         """As `cluster`, where only logs are asked: a Kafka store that is open anyway answers over its connections."""
@@ -214,4 +217,4 @@ class Sides:
         connection = self._connection("source")
         bootstrap = bootstrap_of(self._uris["source"], connection)
         assert bootstrap is not None  # its kind is one of _COORDINATED
-        return self._connect.cluster_at(bootstrap, connection)
+        return patient_cluster(self._connect.cluster_at(bootstrap, connection))

@@ -1,5 +1,8 @@
 """Ctrl-C in the middle of bulk work: the first one asks it to stop cleanly, the second one interrupts it.
 
+SIGTERM and SIGHUP count as Ctrl-C. A lost terminal may send SIGHUP more than once (the kernel does, and the shell), so
+after the first one it is ignored. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored.
+
 When all is done and only to be told, the first one changes nothing any more: a command that did its work does not end
 as an interrupted one.
 """
@@ -17,22 +20,27 @@ from typing import Any, Final, TypeAlias
 
 from offsetmgr.cli.render import note
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_hung_up: Final = threading.Event()
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
 """What is done with each signal, as ``signal.signal`` takes and gives it."""
 
 
 @contextmanager
 def stopping(what: str) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether to stop; SIGTERM counts as Ctrl-C. ``what`` names what is being ended.
+    """Gives a function that says whether to stop. ``what`` names what is being ended.
 
     Where the work comes to its end (the block raises nothing), `ending` goes for the rest of the command.
     """
     asked = False
 
-    def ask(_signal: int, _frame: FrameType | None) -> None:
+    def ask(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
+        if number == signal.SIGHUP:
+            ignore_hangups()
         if asked:
+            if number == signal.SIGHUP:
+                return
             raise KeyboardInterrupt
         asked = True
         _say(f"stopping: {what} (again to interrupt at once)")
@@ -55,11 +63,38 @@ def ending(before: Handlers | None = None) -> None:
     ``before`` (None: what is done now)."""
     before = before or _now()
 
-    def let_pass(_signal: int, _frame: FrameType | None) -> None:
+    def let_pass(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            ignore_hangups()
         _restore(before)
         _say("ending (again to interrupt at once)")
 
     _restore({number: let_pass for number, handler in _now().items() if handler is not signal.SIG_IGN})
+
+
+def answer_as_ctrl_c() -> None:
+    """From here on SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            _restore({number: _interrupt})
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        ignore_hangups()
+    raise KeyboardInterrupt
+
+
+def hung_up() -> bool:
+    """Whether SIGHUP has come, which is answered as Ctrl-C."""
+    return _hung_up.is_set()
+
+
+def ignore_hangups() -> None:
+    """Nothing that SIGHUP could say is new from here on."""
+    _hung_up.set()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextmanager
@@ -79,7 +114,8 @@ def _now() -> Handlers:
 def _restore(handlers: Handlers) -> None:
     if threading.current_thread() is threading.main_thread():  # another one may not, and no signal comes to it
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
 
 
 def _say(line: str) -> None:

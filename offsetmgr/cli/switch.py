@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.formerlocks import patient_cluster
 from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, TranslateOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
 from offsetmgr.cli.stopping import stopping
@@ -94,7 +95,7 @@ def switch_command(
             group,
             first,
             second,
-            connect.cluster_at(_brokers(kafka), connection),
+            patient_cluster(connect.cluster_at(_brokers(kafka), connection)),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
             record=_recorder(group, before_image),
             tell=lambda step: note(f"{group}: {SAID[step]}"),

@@ -16,7 +16,7 @@ from offsetmgr.migration.bouncecommand import CommandRunner, check_template, fil
 from offsetmgr.migration.bouncestate import BounceState, Copy, Step, StepStatus, exclusive, resume, save
 from offsetmgr.migration.catchup import behind, copy_forward
 from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.observation import Observation, Registered
 from offsetmgr.migration.observing import GroupView, Window, watch_group
 from offsetmgr.migration.phasecheck import PhaseReport, judge
 from offsetmgr.migration.phases import Phase, PhaseChange
@@ -207,6 +207,11 @@ class _Work:
         member = registered.get(step.member)
         if step.status is StepStatus.PENDING:
             if member is None:
+                registered = self._await_return(step)
+                member = registered.get(step.member)
+            if self.stop():
+                return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before {step.member}")
+            if member is None:
                 step.status = StepStatus.GONE
                 self.tell(f"  {step.member} has left by itself; the gate at the end judges whoever came instead")
                 save(state, self.state_path)
@@ -239,6 +244,13 @@ class _Work:
             why=f"the command for {step.member}: {how}",
             hint=f"its output is in {self.log}; the same command line resumes here",
         )
+
+    def _await_return(self, step: Step) -> Mapping[str, Registered]:
+        """Waits for a member that is not registered: one whose session expired registers the same id again."""
+        quick = replace(self.spec.window, seconds=self.spec.restart_seconds)
+        self.tell(f"  {step.member} is not registered: waiting up to {quick.seconds:g} s for it to come back")
+        watch = self._look(quick, lambda w: w.latest is not None and step.member in w.latest.members)
+        return {} if watch.latest is None else watch.latest.members
 
     def _await_orphan(self, step: Step) -> None:
         """Lets a command end that outlived the bounce which began it, so that nobody is restarted twice."""
@@ -297,11 +309,11 @@ class _Work:
         return judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
 
     def _watch(self, phase: Phase, baseline: Observation | None, rules: Rules, step: Step | None) -> Watch:
-        """Watches until the gate can be judged: everything is settled, or somebody is seen to be wrong."""
+        """Watches until the gate can be judged: everything is settled, or a member is seen to be wrong."""
 
         def enough(watch: Watch) -> bool:
             report = judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
-            return report.settled or bool(report.wrong)
+            return report.settled or report.hopeless
 
         return self._look(self.spec.window, enough)
 

@@ -160,9 +160,13 @@ def _waiting(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict 
 
 
 def _idle(track: Track, rules: Rules, verdict: _Verdict, *, safe: bool, because: str, unsafe: str) -> PartitionVerdict:
-    """A partition without traffic: passes only where told to, and only where nothing can be lost."""
+    """A partition without traffic: passes only where told to, and only where nothing can be lost.
+
+    Where the offsets are not safe, the verdict is not settled: the next automatic commit may still bring them there.
+    """
     if not safe:
-        return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}: {unsafe}", _SEND_ONE)
+        why = f"no traffic; {_numbers(track)}: {unsafe}"
+        return verdict(False, Known.UNKNOWN, why, _SEND_ONE, settled=False)
     if not rules.accept_idle:
         settle = f"{_SEND_ONE}; or pass --accept-idle: {because}"
         return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}", settle)
@@ -175,7 +179,8 @@ def _silent_dual(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerd
         why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
         if waiting is not None:
             return verdict(False, Known.UNKNOWN, f"one store moved so far: {why}", "wait", settled=False)
-        return verdict(False, Known.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}")
+        # A dual member whose write to ZooKeeper failed repeats it at its next commit.
+        return verdict(False, Known.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}", settled=False)
     if track.zookeeper.moves:
         why = f"ZooKeeper {track.zookeeper.moves[-1]}, Kafka {reading_text(track.kafka.last)} has not moved"
         return verdict(False, Known.UNKNOWN, why, "wait for the next commit", settled=False)

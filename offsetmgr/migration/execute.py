@@ -20,6 +20,7 @@ from offsetmgr.migration.plan import Action, Step
 from offsetmgr.migration.planfile import encode_steps
 from offsetmgr.migration.state import encode_partitions
 from offsetmgr.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations.formerlocks import POLL_S, Waiting
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Guard, OffsetStore, Verdict
 
 BATCH_GROUPS = 100
@@ -72,6 +73,12 @@ class GroupOutcome:
                 return error.members or ("a member that left before it could be named",)
         return ()
 
+    @property
+    def lock_ends_s(self) -> float:
+        """Within how many seconds the lock ends that a run of offsetmgr left in the group when it was killed; 0 where
+        the group was not refused for such a lock."""
+        return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
+
 
 @dataclass(slots=True)
 class Report:
@@ -118,30 +125,43 @@ class Executor:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
+    waiting: Waiting = lambda _groups, _seconds: None
+    """Is told of the groups whose lock of a former run is waited for."""
     _cut: bool = False
     """Whether ``stop`` kept anything from being begun."""
 
     def run(self, tasks: Iterable[Task]) -> Report:
-        """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed.
+        """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed, and until
+        the lock must have ended that a former run left in them.
 
         Raises only where the store as a whole or the journal cannot be used; what was done until then is recorded.
         """
         report = Report()
         waiting: dict[str, Task] = {}
+        patience: dict[str, float] = {}
+        locked: set[str] = set()
         self.journal.append([{"kind": f"{self.name}-open"}])
-        last_pass = self.wait_empty_s <= 0
         for outcome, task in self._pass(tasks):
-            if outcome.active_members and not last_pass:
+            if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
+                patience[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
+                locked |= {task.target_group} if outcome.lock_ends_s else set()
             else:
                 self._settle(report, outcome)
-        deadline = self.clock.monotonic() + self.wait_empty_s
+        began = self.clock.monotonic()
         while waiting and not self.stop():
-            self.clock.sleep(min(0.5, max(0.0, deadline - self.clock.monotonic())))
-            last_pass = self.clock.monotonic() >= deadline
+            left = max(patience[group] for group in waiting) - (self.clock.monotonic() - began)
+            if locked:
+                self.waiting(sorted(locked), left)
+            self.clock.sleep(min(POLL_S, max(0.0, left)))
+            waited = self.clock.monotonic() - began
             for outcome, task in self._pass(list(waiting.values())):
-                if last_pass or not outcome.active_members:
+                if not outcome.lock_ends_s:
+                    locked.discard(task.target_group)
+                    patience[task.group] = self.wait_empty_s  # others are members now
+                if waited >= patience[task.group] or not outcome.active_members:
                     del waiting[task.group]
+                    locked.discard(task.target_group)
                     self._settle(report, outcome)
         report.interrupted = self._cut or bool(waiting)
         if report.ok:

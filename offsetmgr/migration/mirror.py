@@ -370,11 +370,11 @@ class Mirror:
         taken: list[GroupMirror] = []
         for name, held in target.hold_many(named, holder=HOLDER):
             mirrored = named[name]
-            if isinstance(held, GroupActive):
+            if isinstance(held, GroupActive) and not held.lock_ends_s:
                 mirrored.refuse(f"the group has members in the target: {'; '.join(held.members) or held.why}")
             elif isinstance(held, OffsetMgrError):
                 mirrored.fail(held)
-                if held.retriable:
+                if held.retriable or isinstance(held, GroupActive):  # the lock of a run that was killed ends by itself
                     pending.add(mirrored.group)
             else:
                 mirrored.held = held

@@ -6,21 +6,20 @@ The only module of the runbooks that reads servers; it writes nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import GroupNotFound, OffsetMgrError, PartialFailure
+from offsetmgr.errors import GroupNotFound, InvalidPattern, OffsetMgrError, PartialFailure, UnsupportedOperation
 from offsetmgr.migration.observation import Observation, Owned, Reading, Registered
 from offsetmgr.migration.watch import Watch
 from offsetmgr.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.zookeeper import ownership, paths, registry
-from offsetmgr.zookeeper.registry import RegistryMember
 from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.topicfilter import BLACK_LIST, WHITE_LIST, topics_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +53,20 @@ class ZookeeperRegistry:
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
         self.session.sync()  # whoever registered before this look is seen by it, whichever server we are connected to
         live = registry.members(self.session, group)
-        topics = list(existing()) if any(m.pattern in _PATTERNS for m in live) else []
-        found = {
-            m.member_id: Registered(
-                m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, subscribed_topics(m, topics)
-            )
-            for m in live
-        }
-        unreadable = tuple(f"{paths.member(group, m.member_id)} ({m.error})" for m in live if m.error is not None)
-        return RegistryView(found, {}, unreadable)
+        topics = list(existing()) if any(m.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
+        found: dict[str, Registered] = {}
+        unreadable: list[str] = []
+        for m in live:
+            error = m.error
+            selected: tuple[str, ...] = ()
+            try:
+                selected = tuple(sorted(topics_of(dict(m.subscription), m.pattern, topics)))
+            except (InvalidPattern, UnsupportedOperation) as refused:
+                error = refused
+            if error is not None:
+                unreadable.append(f"{paths.member(group, m.member_id)} ({error})")
+            found[m.member_id] = Registered(m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, selected)
+        return RegistryView(found, {}, tuple(unreadable))
 
     def owners(self, group: str) -> RegistryView:
         (found,) = ownership.owners_many(self.session, [group])
@@ -76,28 +80,6 @@ class ZookeeperRegistry:
             else:
                 known[tp] = Owned(owner.member_id, owner.czxid)
         return RegistryView({}, known, tuple(unreadable))
-
-
-_PATTERNS = ("white_list", "black_list")
-
-
-def subscribed_topics(member: RegistryMember, existing: Iterable[str]) -> tuple[str, ...]:
-    """The topics that a member consumes: those it names, or those of ``existing`` that its pattern selects.
-
-    Source: kafka.consumer.TopicFilter; internal topics are left out of patterns (``exclude.internal.topics``), and the
-    expressions are Java's, which agree with Python's for what topic names can hold.
-    """
-    if member.pattern not in _PATTERNS:
-        return tuple(sorted(member.subscription))
-    wanted = member.pattern == "white_list"
-    patterns = [re.compile(expression) for expression in member.subscription]
-    return tuple(
-        sorted(
-            topic
-            for topic in existing
-            if not topic.startswith("__") and any((p.fullmatch(topic) is not None) is wanted for p in patterns)
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)

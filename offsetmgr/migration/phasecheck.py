@@ -28,7 +28,8 @@ from offsetmgr.model import Absent, TopicPartition
 class MemberVerdict:
     """What is known of one member: was it restarted, and do its commits fit the phase.
 
-    ``wrong``: it was seen in another phase, or seen not to have bounced; watching longer changes nothing.
+    ``settled`` False: more watching may still tell. ``wrong``: it is known to be in another phase, or not to have
+    bounced.
     """
 
     member: str
@@ -64,8 +65,13 @@ class PhaseReport:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Members that were seen in another phase, or seen not to have bounced."""
+        """Members that are known to be in another phase, or not to have bounced."""
         return tuple(m.member for m in self.members if m.wrong)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a member is wrong in a way that more watching cannot change."""
+        return any(m.wrong and m.settled for m in self.members)
 
 
 _NOT_BOUNCED = "not bounced"
@@ -93,7 +99,7 @@ def judge(
     parts = tuple(_judge_either(watch.tracks[tp], phase, also, rules) for tp in sorted(watch.tracks))
     parts = tuple(v for v in parts if v.member in scope)
     members = tuple(
-        _judge_member(seen.members[m], [v for v in parts if v.member == m], baseline, rules)
+        _judge_member(seen.members[m], [v for v in parts if v.member == m], baseline, rules, watch.steady_ms)
         for m in sorted(scope & set(seen.members))
     )
     unowned = tuple(judge_unowned(seen, tp) for tp in seen.partitions if tp not in seen.owners)
@@ -179,6 +185,7 @@ def _judge_member(
     owned: list[PartitionVerdict],
     baseline: Observation | None,
     rules: Rules,
+    steady_ms: int,
 ) -> MemberVerdict:
     restart = _restart(member, baseline)
     tps = tuple(v.partition for v in owned)
@@ -191,17 +198,22 @@ def _judge_member(
     if restart.ok is False:
         return verdict(False, restart.known, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
-        if rules.accept_spare and restart.ok:
-            return verdict(True, Known.INFERRED, f"{restart.why}; it owns no partition, so its commits cannot be seen")
+        # A rebalance may still give it partitions: registrations come first, owners follow.
+        for_so_long = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
+        if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
+            why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {for_so_long}"
+            return verdict(True, Known.INFERRED, why)
         settle = "run fewer members than partitions, or pass --accept-spare (its settings are then taken on trust)"
-        why = f"{restart.why}; it owns no partition, so nothing can be seen of its commits"
-        return verdict(False, Known.UNKNOWN, why, settle, settled=restart.ok is True or baseline is None)
+        if rules.accept_spare and restart.ok:
+            settle = "wait until the group has rebalanced"
+        why = f"{restart.why}; it owns no partition, so nothing can be seen of its commits; {for_so_long}"
+        return verdict(False, Known.UNKNOWN, why, settle, settled=False)
     bad = [v for v in owned if not v.ok]
     if bad:
         worst = next((v for v in bad if v.known is Known.SEEN), bad[0])
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         wrong = any(v.known is not Known.UNKNOWN for v in bad)
-        settled = wrong or all(v.settled for v in owned)
+        settled = any(v.known is not Known.UNKNOWN and v.settled for v in bad) or all(v.settled for v in owned)
         why = f"{restart.why}; {worst.partition}: {worst.why}{more}"
         settle = worst.settle or ("restart it with the phase's settings" if wrong else "")
         return verdict(False, worst.known, why, settle, settled=settled, wrong=wrong)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from offsetmgr.clock import SystemClock
 from offsetmgr.errors import GroupActive, GroupNotFound, JournalError, OffsetMgrError, OldMembers, UsageError
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.batches import batched
@@ -18,6 +19,7 @@ from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.planner import OldMembers as AskOldMembers
 from offsetmgr.migration.state import MigrationState
+from offsetmgr.operations.formerlocks import POLL_S, Waiting
 from offsetmgr.stores.base import HeldGroup, HoldingStore, OffsetStore
 
 HOLDER = "offsetmgr-refresh"
@@ -47,12 +49,15 @@ def refresh(
     journal: Journal,
     old_members: AskOldMembers | None = None,
     stop: Callable[[], bool] = lambda: False,
+    waiting: Waiting = lambda _groups, _seconds: None,
 ) -> RefreshReport:
     """Commits again what the plan's groups hold in the target; also after the plan was finalized.
 
     Groups with old consumers registered in ZooKeeper (``old_members``) are not renewed: to hold them would make the
-    consumers' commits fail. Raises `UsageError` for a target whose offsets do not expire, `JournalError` where nothing
-    was applied or it was rolled back, `PlanError` for another cluster.
+    consumers' commits fail. The lock of a run that was killed is waited for.
+
+    Raises `UsageError` for a target whose offsets do not expire, `JournalError` where nothing was applied or it was
+    rolled back, `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, HoldingStore):
@@ -63,6 +68,7 @@ def refresh(
         raise JournalError(f"plan {plan.path}", "it was not applied yet", f"run: offsetmgr migrate apply {plan.path}")
     report = RefreshReport()
     there = set(store.groups())
+    clock = SystemClock()
     for batch in batched(_with_offsets(plan), AT_ONCE):
         if stop():
             report.interrupted = True
@@ -75,7 +81,16 @@ def refresh(
             if registered := sorted({*old.get(name, ()), *old.get(group.group, ())}):
                 why = f"old consumers are registered in ZooKeeper, whose commits would fail: {', '.join(registered)}"
                 report.failed[name] = OldMembers(f"group {name}", why)
-        _renew(store, [name for name in names if name not in report.failed], report)
+        locked = _renew(store, [name for name in names if name not in report.failed], report)
+        began = clock.monotonic()
+        while locked and not stop():
+            left = max(locked.values()) - (clock.monotonic() - began)
+            waiting(sorted(locked), left)
+            clock.sleep(POLL_S)
+            again = _renew(store, list(locked), report)
+            locked = {name: locked[name] for name in again if clock.monotonic() - began < locked[name]}
+            report.in_use.extend(again.keys() - locked.keys())
+        report.interrupted = report.interrupted or bool(locked)
     journal.append([{"kind": "refreshed", "groups": report.renewed}])
     return report
 
@@ -85,11 +100,15 @@ def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
     return (group for group in plan.groups() if any(step.after is not None for step in group.steps))
 
 
-def _renew(store: HoldingStore, names: list[str], report: RefreshReport) -> None:
+def _renew(store: HoldingStore, names: list[str], report: RefreshReport) -> dict[str, float]:
+    """Renews the groups; those that another run has locked come back, with the seconds that its lock lasts at most."""
+    locked: dict[str, float] = {}
     held: list[HeldGroup] = []
     try:
         for name, found in store.hold_many(names, holder=HOLDER):
-            if isinstance(found, GroupActive):
+            if isinstance(found, GroupActive) and found.lock_ends_s:
+                locked[name] = found.lock_ends_s
+            elif isinstance(found, GroupActive):
                 report.in_use.append(name)
             elif isinstance(found, OffsetMgrError):
                 report.failed[name] = found
@@ -102,3 +121,4 @@ def _renew(store: HoldingStore, names: list[str], report: RefreshReport) -> None
                 report.failed[name] = error
     finally:
         store.release_held(held)
+    return locked

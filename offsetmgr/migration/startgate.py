@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from offsetmgr.errors import GateRefused, OffsetMgrError
-from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.evidence import Known, Rules, behaviour_of
 from offsetmgr.migration.observation import Observation, Reading
 from offsetmgr.migration.observing import GroupView, Window, watch_group
 from offsetmgr.migration.phasecheck import InferredPhase, PhaseReport, infer_phase, judge
@@ -83,14 +83,26 @@ def find_start(
 
 
 def _into_dual(view: GroupView, group: str, start: Phase | None, window: Window) -> Start:
+    """A refusal that the next commits may take back is made only at the end of the window."""
     if start is not None:
-        watch = Watch([view.observe(group)])
+        change = require_safe(start, Phase.DUAL)
+        watch = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
     else:
-        watch = watch_group(view, group, window, enough=lambda w: infer_phase(w).known is Known.SEEN)
-        start = _start_of(infer_phase(watch))
-    change = require_safe(start, Phase.DUAL)
+        watch = watch_group(view, group, window, enough=_can_begin)
+        change = require_safe(_start_of(infer_phase(watch)), Phase.DUAL)
     refuse_jump(change, watch)
     return Start(change, watch)
+
+
+def _can_begin(watch: Watch) -> bool:
+    """Whether the commits seen so far show where a bounce to dual begins, and that it may."""
+    found = infer_phase(watch)
+    if found.known is not Known.SEEN:
+        return False
+    if found.phase is Phase.DUAL:  # known of the whole group only when every partition has told
+        return all(behaviour_of(track) is not None for track in watch.tracks.values())
+    others = found.members - {Phase.DUAL}
+    return len(others) != 1 or not _jumps(PhaseChange(next(iter(others)), Phase.DUAL), watch)
 
 
 def _start_of(found: InferredPhase) -> Phase:
@@ -109,11 +121,30 @@ def _start_of(found: InferredPhase) -> Phase:
 
 def refuse_jump(change: PhaseChange, watch: Watch) -> None:
     """A dual member reads the larger offset: where the store that is not in use is ahead, it would skip messages."""
+    jumps = _jumps(change, watch)
+    if jumps:
+        used, other = _stores(change)
+        more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
+        raise GateRefused(
+            f"bounce {change}",
+            f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
+            f" between would never be consumed ({'; '.join(jumps[:3])}{more})",
+            f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
+        )
+
+
+def _stores(change: PhaseChange) -> tuple[str, str]:
+    """The store that the group uses, and the other one."""
+    return ("ZooKeeper", "Kafka") if change.start is Phase.ZOOKEEPER else ("Kafka", "ZooKeeper")
+
+
+def _jumps(change: PhaseChange, watch: Watch) -> list[str]:
+    """The partitions where the store that is not in use is ahead, with both offsets."""
     seen = watch.latest
     if seen is None:
-        return
-    used, other = ("ZooKeeper", "Kafka") if change.start is Phase.ZOOKEEPER else ("Kafka", "ZooKeeper")
-    jumps = []
+        return []
+    used, other = _stores(change)
+    jumps: list[str] = []
     for tp in seen.partitions:
         track = watch.tracks.get(tp)
         if track is not None and track.zookeeper.moves and track.kafka.moves:
@@ -123,14 +154,7 @@ def refuse_jump(change: PhaseChange, watch: Watch) -> None:
             here, there = there, here
         if isinstance(there, Committed) and offset_or(here) < there.offset:
             jumps.append(f"{tp}: {used} {offset_or(here)}, {other} {there.offset}".replace(" -1", " no offset"))
-    if jumps:
-        more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
-        raise GateRefused(
-            f"bounce {change}",
-            f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
-            f" between would never be consumed ({'; '.join(jumps[:3])}{more})",
-            f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
-        )
+    return jumps
 
 
 def _out_of_dual(

@@ -152,6 +152,7 @@ class Watch:
         self._tracks: dict[TopicPartition, Track] = {}
         self.latest: Observation | None = None
         self.began_ms: int | None = None
+        self._rebalanced_ms: int | None = None
         for seen in observations:
             self.add(seen)
 
@@ -160,9 +161,18 @@ class Watch:
         """The track of each partition under its present ownership; partitions without an owner have none."""
         return self._tracks
 
+    @property
+    def steady_ms(self) -> int:
+        """For how long neither a registration nor an owner has changed (milliseconds)."""
+        if self.latest is None or self._rebalanced_ms is None:
+            return 0
+        return self.latest.at_ms - self._rebalanced_ms
+
     def add(self, seen: Observation) -> None:
         """Takes one observation in; they must come in the order in which they were made."""
-        self.latest = seen
+        before, self.latest = self.latest, seen
+        if before is None or _registrations(before) != _registrations(seen) or before.owners != seen.owners:
+            self._rebalanced_ms = seen.at_ms
         if self.began_ms is None:
             self.began_ms = seen.at_ms
         tracks: dict[TopicPartition, Track] = {}
@@ -173,3 +183,7 @@ class Watch:
             track.add(seen)
             tracks[tp] = track
         self._tracks = tracks
+
+
+def _registrations(seen: Observation) -> dict[str, int]:
+    return {member.id: member.czxid for member in seen.members.values()}

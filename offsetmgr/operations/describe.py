@@ -110,7 +110,9 @@ def _active(what: str, found: GroupDescription) -> GroupActive:
     members = tuple(str(member) for member in found.members)
     more = f" and {len(members) - 5} more" if len(members) > 5 else ""
     why = f"{found.state} with {len(members)} member{'' if len(members) == 1 else 's'}: {', '.join(members[:5])}{more}"
-    return GroupActive(what, why, "stop its consumers first", members=members)
+    if found.lock_ends_s:
+        why = f"another run of offsetmgr holds its lock: {members[0]}"
+    return GroupActive(what, why, "stop its consumers first", members=members, lock_ends_s=found.lock_ends_s)
 
 
 def _known(store: OffsetStore, group: str) -> bool:

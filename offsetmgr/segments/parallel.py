@@ -98,7 +98,9 @@ def _begin(counter: Any) -> None:
     """In each worker, once."""
     global _bytes_read  # noqa: PLW0603 - a pool hands nothing else to its workers
     _bytes_read = counter
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # not the parent's handlers
+        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

@@ -60,7 +60,10 @@ _OTHER_CLUSTER: Final = (
 
 
 def run_manager(options: ServeOptions) -> None:
-    """Runs a manager until SIGINT or SIGTERM. Raises `OffsetMgrError` where it cannot start."""
+    """Runs a manager until SIGINT or SIGTERM; SIGHUP only logs a line.
+
+    Raises `OffsetMgrError` where it cannot start.
+    """
     asyncio.run(_serve_until_told(options))
 
 
@@ -69,6 +72,8 @@ async def _serve_until_told(options: ServeOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing: settings are read at the start only")
     process = ManagerProcess(options)
     starting = asyncio.create_task(process.start())
     told = asyncio.create_task(stop.wait())

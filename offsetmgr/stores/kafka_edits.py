@@ -54,7 +54,7 @@ class KafkaEdits(WiredEdits):
         if not state.idle or state.members:
             from offsetmgr.wire.membership import group_active
 
-            raise group_active(edit.group, [str(member) for member in state.members])
+            raise group_active(edit.group, [str(member) for member in state.members], state.lock_ends_s)
         decided = decide(edit.changes, held)
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")

@@ -132,8 +132,9 @@ class WiredEdits:
         from offsetmgr.wire.membership import group_active
 
         state = (await self._client.describe([group], deadline))[group]
-        members = state.members if isinstance(state, GroupDescription) else ()
-        return group_active(group, [str(member) for member in members])
+        if not isinstance(state, GroupDescription):
+            return group_active(group, ())
+        return group_active(group, [str(member) for member in state.members], state.lock_ends_s)
 
 
 def _overwrites(edit: GroupEdit) -> bool:

@@ -54,7 +54,7 @@ class Hold:
                     raise described
                 others = [str(member) for member in described.members if member.instance_id != instance_id]
                 if others:
-                    raise group_active(group, others)
+                    raise group_active(group, others, described.lock_ends_s)
                 coordinator = Address.parse(described.coordinator)
                 async with client.node(coordinator).lane(deadline) as lane:
                     mine = await membership.join_in(lane, client, group, instance_id, deadline)

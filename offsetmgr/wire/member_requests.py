@@ -22,11 +22,11 @@ from kio.schema.sync_group.v3.request import SyncGroupRequest, SyncGroupRequestA
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.model import LOCK_PROTOCOL, TopicPartition
 from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
 from offsetmgr.wire.requests import by_topic
 
-PROTOCOLS: Final = ("offsetmgr", "range", "roundrobin", "cooperative-sticky", "sticky")
+PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
 """Our own name first, then the usual ones: a consumer that joins while we hold the group must find one in common,
 or the coordinator answers it INCONSISTENT_GROUP_PROTOCOL instead of letting it wait until we leave."""
 

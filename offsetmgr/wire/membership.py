@@ -27,7 +27,7 @@ from kio.static.primitive import i32
 from kio.static.protocol import Payload
 
 from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError
-from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import LOCK_SESSION_S, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.wire import member_requests, requests
 from offsetmgr.wire.client import Client, backoff, commit_outcomes
 from offsetmgr.wire.connection import Connection
@@ -37,7 +37,7 @@ from offsetmgr.wire.requests import FetchedGroup
 
 R = TypeVar("R", bound=Payload)
 
-SESSION_MS: Final = 10_000
+SESSION_MS: Final = LOCK_SESSION_S * 1000
 """How long the coordinator keeps a member that it hears nothing of: what a killed process blocks its groups for.
 Brokers allow 6 s to 30 min by default."""
 
@@ -58,14 +58,15 @@ class Membership:
     instance_id: str | None = None
 
 
-def group_active(group: str, members: Sequence[str]) -> GroupActive:
-    """The refusal of an edit because others are members, with their names."""
+def group_active(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
+    """The refusal of an edit because others are members, with their names. ``lock_ends_s``: see `GroupDescription`."""
     named = ", ".join(members)
     return GroupActive(
         f"group {group}",
         f"has active members: {named}" if members else "has active members",
         "stop its consumers, or wait until it is empty",
         members=tuple(members),
+        lock_ends_s=lock_ends_s,
     )
 
 
@@ -110,9 +111,9 @@ async def join_alone(
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
         if not leads:
-            others = await _names_of_others(client, mine, deadline)
-            if others:
-                raise group_active(group, others)
+            refusal = await _others(client, mine, deadline)
+            if refusal.members:
+                raise refusal
     except OffsetMgrError:
         await leave(client, connection, mine, deadline)
         raise
@@ -208,14 +209,11 @@ async def heartbeat(connection: Connection, mine: Membership, timeout: float) ->
 
 
 async def _others(client: Client, mine: Membership, deadline: float) -> GroupActive:
-    return group_active(mine.group, await _names_of_others(client, mine, deadline))
-
-
-async def _names_of_others(client: Client, mine: Membership, deadline: float) -> list[str]:
     described = (await client.describe([mine.group], deadline))[mine.group]
     if not isinstance(described, GroupDescription):
         raise described
-    return [str(member) for member in described.members if member.member_id != mine.member_id]
+    others = [str(member) for member in described.members if member.member_id != mine.member_id]
+    return group_active(mine.group, others, described.lock_ends_s)
 
 
 def _left(deadline: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -201,7 +202,7 @@ def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     confirm("delete it?", yes=True)
 
 
-@pytest.mark.parametrize(("answer", "goes_on"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])
+@pytest.mark.parametrize(("answer", "goes_on"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False)])
 def test_only_yes_is_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -213,6 +214,31 @@ def test_only_yes_is_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyP
     else:
         with pytest.raises(Declined):
             confirm("delete it?", yes=False)
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(
+    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(io.StringIO):
+        there = True
+
+        def isatty(self) -> bool:
+            return self.there
+
+        def readline(self, size: int | None = -1) -> str:
+            self.there = False
+            if error is not None:
+                raise error
+            return ""
+
+    monkeypatch.setattr(sys, "stdin", Lost())
+    with pytest.raises(UsageError) as caught:
+        confirm("delete it?", yes=False)
+    assert str(caught.value) == (
+        "delete it: the terminal was closed before the question was answered, so nothing was done"
+    )
+    assert caught.value.hint == "answer y or n, or add --yes"
 
 
 def test_progress_is_silent_at_first_and_hands_everything_on(capsys: pytest.CaptureFixture[str]) -> None:

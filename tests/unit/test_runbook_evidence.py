@@ -261,7 +261,26 @@ def test_an_idle_partition_behind_in_zookeeper_may_wait_for_the_copy() -> None:
     looks = idle((5, 1), 10)
     assert verdict(looks, DUAL, accept_idle=True, catch_up_later=True) == INFERRED_OK
     assert verdict(looks, KAFKA, accept_idle=True, catch_up_later=True) == INFERRED_OK
-    assert verdict(looks, ZOOKEEPER, accept_idle=True, catch_up_later=True) == UNKNOWN
+    assert verdict(looks, ZOOKEEPER, accept_idle=True, catch_up_later=True) == PENDING
+
+
+@pytest.mark.parametrize(
+    ("phase", "zookeeper", "kafka"), [(DUAL, (10, 1), 5), (KAFKA, (10, 1), 5), (ZOOKEEPER, (5, 1), 10)]
+)
+def test_an_offset_that_the_next_automatic_commit_may_raise_is_waited_for(
+    phase: Phase, zookeeper: tuple[int, int], kafka: int
+) -> None:
+    assert verdict(idle(zookeeper, kafka), phase, accept_idle=True) == PENDING
+
+
+def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() -> None:
+    """A dual member whose write to ZooKeeper failed repeats it at its next automatic commit."""
+    looks = one([(10, 1)] * 4, [10, 14, 14, 14], end=14)
+    watch = Watch(looks)
+    early = judge(watch, DUAL, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000))
+    assert (early.passed, early.settled, early.hopeless, early.wrong) == (False, False, False, (NEW.id,))
+    watch.add(look(4, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 14}))
+    assert judge(watch, DUAL, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000)).passed
 
 
 def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
@@ -283,7 +302,7 @@ def members_of(looks: list[Observation], baseline: Observation | None, **rules: 
 
 def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() -> None:
     looks = [
-        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(2)
+        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(3)
     ]
     report = members_of(looks, BASELINE)
     assert [(m.member, m.ok, m.known) for m in report.members] == [
@@ -291,6 +310,44 @@ def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() ->
         (OTHER.id, False, Known.UNKNOWN),
     ]
     assert members_of(looks, BASELINE, accept_spare=True).passed
+
+
+@pytest.mark.parametrize("baseline", [BASELINE, None])
+@pytest.mark.parametrize("accept_spare", [False, True])
+def test_a_member_that_owns_nothing_yet_is_not_judged_before_the_group_has_rebalanced(
+    baseline: Observation | None, accept_spare: bool
+) -> None:
+    """NEW holds both partitions when OTHER registers: the rebalance that gives OTHER one of them comes after that."""
+
+    def at(second: float, owners: Mapping[int, tuple[Registered, int]]) -> Observation:
+        offsets = {n: (10 + int(second), int(second)) for n in (0, 1)}
+        kafka = {n: 10 + int(second) for n in (0, 1)}
+        ends = {0: 99, 1: 99}
+        return look(second, zookeeper=offsets, kafka=kafka, ends=ends, owners=owners, members=(NEW, OTHER))
+
+    alone, shared = {0: (NEW, 100), 1: (NEW, 100)}, {0: (NEW, 110), 1: (OTHER, 111)}
+    rules = Rules(accept_spare=accept_spare, quiet_ms=2000)
+    watch = Watch()
+    for seen in (at(0, alone), at(1, alone)):
+        watch.add(seen)
+        early = judge(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id])
+        assert (early.passed, early.settled, early.hopeless) == (False, False, False)
+    for seen in (at(2, shared), at(3, shared)):
+        watch.add(seen)
+    assert judge(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id]).passed
+
+
+def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enough() -> None:
+    looks = [
+        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(3)
+    ]
+    assert not members_of(looks[:2], BASELINE, accept_spare=True).passed
+    report = members_of(looks, BASELINE, accept_spare=True)
+    assert (report.passed, report.settled) == (True, True)
+    spare = next(m for m in report.members if m.member == OTHER.id)
+    assert spare.why.endswith(
+        "it owns no partition, so its commits cannot be seen; no registration and no owner has changed for 2.0 s"
+    )
 
 
 def test_without_a_baseline_a_member_is_known_by_its_commits_alone() -> None:

@@ -1,0 +1,314 @@
+"""Commands whose terminal hangs up or which are killed in the middle, and what the next run finds, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from conftest import MakeTopic
+from everyday import COMMAND, Cli, until
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.stores.base import Change, GroupEdit
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.held import Hold
+from offsetmgr.wire.runner import Runner
+from offsetmgr.wire.security import Security
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+
+GROUPS = 800
+SILENT = ("stdout", "stderr")
+BEFORE, AFTER = 0, 1
+WAITS = "for the lock of another or a killed run of offsetmgr on"
+
+
+def start(cli: Cli, folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([*COMMAND, *arguments], env=cli.environ, cwd=folder, **streams)
+
+
+def on_a_terminal(cli: Cli, folder: Path, *arguments: str, nohup: bool = False) -> tuple[subprocess.Popen[bytes], int]:
+    """The command with a controlling terminal of its own, and the terminal's other end."""
+    ours, theirs = os.openpty()
+
+    def session() -> None:
+        os.setsid()
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        if nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    process = start(cli, folder, *arguments, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session)
+    os.close(theirs)
+    return process, ours
+
+
+@dataclass
+class Scene:
+    """Groups at offset 0 in Kafka, and a plan that brings them to offset 1; ``cli`` runs in ``folder``."""
+
+    cli: Cli
+    folder: Path
+    bootstrap: str
+    topic: str
+    names: list[str]
+    store: KafkaStore
+    cluster: KafkaCluster
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.json"
+
+    def migrate(self, step: str, *more: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.cli("migrate", step, str(self.plan), "--yes", *more, code=code, timeout=90)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        return start(self.cli, self.folder, *arguments, **options)
+
+    def offsets(self) -> list[int]:
+        tp = TopicPartition(self.topic, 0)
+        found = self.store.scan(self.names)
+        return [one.offsets[tp].offset for one in found]
+
+    def locked(self) -> list[str]:
+        """The groups that have members."""
+        described = self.cluster.describe_groups(self.names)
+        assert all(isinstance(one, GroupDescription) for one in described.values()), described
+        return [name for name, one in described.items() if isinstance(one, GroupDescription) and one.members]
+
+    def begun(self, process: subprocess.Popen[bytes], kind: bytes) -> None:
+        """Waits until the process is writing: its journal has an intent."""
+        journal = self.plan.with_suffix(".journal")
+
+        def seen() -> bool:
+            assert process.poll() is None, "it has ended before it was seen to begin"
+            return journal.exists() and kind + b"-intent" in journal.read_bytes()
+
+        until(seen)
+
+
+@pytest.fixture
+def scene(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path) -> Iterator[Scene]:
+    topic = make_topic(unique)
+    names = [f"{unique[-20:]}-{n:03}" for n in range(GROUPS)]
+    tp = TopicPartition(topic, 0)
+    (tmp_path / "from.csv").write_text("".join(f"{name},{topic},0,{AFTER}\n" for name in names))
+    with KafkaStore(kafka.bootstrap) as store, KafkaCluster(kafka.bootstrap) as cluster:
+        list(store.edit(GroupEdit(name, {tp: Change(OffsetAndMetadata(BEFORE))}) for name in names))
+        found = Scene(Cli(tmp_path), tmp_path, kafka.bootstrap, topic, names, store, cluster)
+        yield found
+
+
+@pytest.fixture
+def planned(scene: Scene, kafka: KafkaBroker) -> Scene:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(scene.topic, b"x")
+    producer.produce(scene.topic, b"y")
+    assert producer.flush(30) == 0
+    uris = ["--from", f"file:{scene.folder}/from.csv", "--to", f"kafka://{scene.bootstrap}"]
+    scene.cli("migrate", "plan", *uris, "--all-groups", "-o", str(scene.plan))
+    return scene
+
+
+def stopped_under_lock(scene: Scene, process: subprocess.Popen[bytes]) -> list[str]:
+    """Freezes the process at a moment at which it holds locks, and says of which groups."""
+    while True:
+        assert process.poll() is None, "it ended before it was seen to hold a lock"
+        process.send_signal(signal.SIGSTOP)
+        if found := scene.locked():
+            return found
+        process.send_signal(signal.SIGCONT)
+
+
+def test_the_run_after_a_killed_one_waits_for_its_locks(planned: Scene) -> None:
+    with planned.start("migrate", "apply", str(planned.plan), "--yes") as killed:
+        planned.begun(killed, b"apply")
+        held = stopped_under_lock(planned, killed)
+        killed.kill()
+    again = planned.migrate("apply")
+    assert WAITS in again.stderr
+    assert planned.offsets() == [AFTER] * GROUPS, held
+    planned.cli("migrate", "verify", str(planned.plan))
+
+
+def test_edits_and_plans_wait_for_the_lock_of_a_killed_run(planned: Scene) -> None:
+    with planned.start("migrate", "apply", str(planned.plan), "--yes") as killed:
+        planned.begun(killed, b"apply")
+        held = stopped_under_lock(planned, killed)
+        killed.kill()
+    one = ["--group", held[0], "--bootstrap-server", planned.bootstrap]
+    uris = ["--from", f"file:{planned.folder}/from.csv", "--to", f"kafka://{planned.bootstrap}"]
+    commands = [
+        ["offsets", "set", *one, "--topic", f"{planned.topic}:0", "--to-offset", "2", "--execute", "--yes"],
+        ["migrate", "plan", *uris, "--group", held[0], "-o", str(planned.folder / "again.json")],
+        ["groups", "copy", held[0], f"{held[0]}-copy", *one[2:], "--execute", "--yes"],
+    ]
+    done: list[subprocess.CompletedProcess[str] | Exception] = []
+
+    def run(command: list[str]) -> None:
+        try:
+            done.append(planned.cli(*command))
+        except Exception as error:
+            done.append(error)
+
+    threads = [threading.Thread(target=run, args=(command,)) for command in commands]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one for one in done if isinstance(one, Exception)] == []
+    assert sum(WAITS in one.stderr for one in done if not isinstance(one, Exception)) >= 2  # not the copy, which reads
+    assert not any("is active" in one.stderr for one in done if not isinstance(one, Exception))
+
+
+def test_the_lock_of_a_run_that_is_alive_is_not_taken(planned: Scene) -> None:
+    runner, client = Runner(), Client(planned.bootstrap, Security())
+
+    async def take() -> Hold:
+        return await Hold.take(client, planned.names[7], "another-run", asyncio.get_running_loop().time() + 20)
+
+    async def release(hold: Hold) -> None:
+        assert hold.lost is None  # nobody disturbed it
+        await hold.release(asyncio.get_running_loop().time() + 20)
+
+    hold = runner.run(take())
+    try:
+        one = ["--group", planned.names[7], "--bootstrap-server", planned.bootstrap]
+        edit = ["offsets", "set", *one, "--topic", f"{planned.topic}:0", "--to-offset", "2", "--execute", "--yes"]
+        with planned.start(*edit) as editing:
+            refused = planned.migrate("apply", code=1)
+            assert editing.stderr is not None
+            said = editing.stderr.read().decode()
+            assert editing.wait(60) == 1
+        assert f"  ! {planned.names[7]} is locked by another run of offsetmgr: offsetmgr at 127.0.0.1" in refused.stderr
+        assert "another run of offsetmgr holds its lock: offsetmgr at 127.0.0.1" in said
+        assert planned.offsets() == [AFTER] * 7 + [BEFORE] + [AFTER] * (GROUPS - 8)
+    finally:
+        runner.run(release(hold))
+        runner.run(client.close())
+        runner.close()
+    assert WAITS not in planned.migrate("apply").stderr
+    assert planned.offsets() == [AFTER] * GROUPS
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("step", ["apply", "rollback"])
+def test_a_hangup_ends_a_migration_as_ctrl_c_does(planned: Scene, step: str, number: signal.Signals) -> None:
+    if step == "rollback":
+        planned.migrate("apply")
+    with planned.start("migrate", step, str(planned.plan), "--yes") as running:
+        planned.begun(running, b"apply" if step == "apply" else b"undo")
+        running.send_signal(number)
+        if number == signal.SIGHUP:
+            running.send_signal(number)  # the kernel sends one, and the shell another
+        assert running.stderr is not None
+        said = running.stderr.read().decode()
+        assert running.wait(60) == 130, said
+    assert "stopping: groups under way are finished" in said
+    assert "interrupted: what was begun is finished and recorded" in said
+    assert planned.locked() == []
+    assert WAITS not in planned.migrate(step).stderr
+    assert planned.offsets() == [AFTER if step == "apply" else BEFORE] * GROUPS
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(planned: Scene, nohup: bool) -> None:
+    running, terminal = on_a_terminal(
+        planned.cli, planned.folder, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup
+    )
+    with running:
+        planned.begun(running, b"apply")
+        os.close(terminal)
+        assert running.wait(60) == (0 if nohup else 130)
+    assert planned.locked() == []
+    if not nohup:
+        assert WAITS not in planned.migrate("apply").stderr
+    assert planned.offsets() == [AFTER] * GROUPS
+
+
+def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(planned: Scene) -> None:
+    running, terminal = on_a_terminal(planned.cli, planned.folder, "migrate", "apply", str(planned.plan))
+    with running:
+        said = b""
+        while not said.endswith(b"[y/N] "):
+            said += os.read(terminal, 4096)
+        os.close(terminal)
+        assert running.wait(60) == 2
+    assert not planned.plan.with_suffix(".journal").exists()
+    assert planned.offsets() == [BEFORE] * GROUPS
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_goes_away_leaves_no_lock(planned: Scene, stream: str) -> None:
+    options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: subprocess.PIPE}
+    with planned.start("migrate", "apply", str(planned.plan), "--yes", **options) as running:
+        planned.begun(running, b"apply")
+        getattr(running, stream).close()
+        assert running.wait(60) in (0, 141)
+    assert planned.locked() == []
+    assert planned.offsets() == [AFTER] * GROUPS
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_hangup_ends_an_edit_with_its_undo(scene: Scene, number: signal.Signals) -> None:
+    file = str(scene.folder / "from.csv")
+    command = ["offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--execute", "--yes"]
+    with scene.start(*command, stdout=subprocess.DEVNULL) as running:
+        assert running.stderr is not None
+        said = b""
+        while b"before-images: " not in said:
+            got = os.read(running.stderr.fileno(), 4096)
+            assert got, said.decode()
+            said += got
+        until(lambda: AFTER in scene.offsets())
+        running.send_signal(number)
+        said += running.stderr.read()
+        code = running.wait(60)
+    done = scene.offsets().count(AFTER)
+    assert code == (0 if done == GROUPS and b"done: " in said else 130), said
+    assert b"undo: offsetmgr offsets import" in said
+    assert scene.locked() == []
+
+
+def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(
+    kafka: KafkaBroker, unique: str, tmp_path: Path
+) -> None:
+    serve = ["manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0"]
+    serve += ["--offsets-topic", unique, "--partitions", "1", "--replication-factor", "1"]
+    manager, terminal = on_a_terminal(Cli(tmp_path), tmp_path, *serve)
+    try:
+        said = b""
+
+        def reads(wanted: bytes) -> None:
+            nonlocal said
+            while wanted not in said:
+                assert select.select([terminal], [], [], 60)[0], said.decode()
+                said += os.read(terminal, 4096)
+
+        reads(b"serving listen=")
+        address = said.split(b"serving listen=")[1].split()[0].decode()
+        manager.send_signal(signal.SIGHUP)
+        reads(b"SIGHUP does nothing: settings are read at the start only")
+        os.close(terminal)
+        asked = ["manager", "status", "--bootstrap-server", address]
+        until(lambda: start(Cli(tmp_path), tmp_path, *asked, **dict.fromkeys(SILENT, subprocess.DEVNULL)).wait(30) == 0)
+        manager.send_signal(signal.SIGTERM)
+        assert manager.wait(30) == 0
+    finally:
+        manager.kill()
+        manager.wait(30)

@@ -1,0 +1,207 @@
+"""A bounce over scripted observations: no gate says before its window is over what only time can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from offsetmgr.errors import GateRefused
+from offsetmgr.migration.bounce import BounceOutcome, BounceSpec, bounce
+from offsetmgr.migration.bouncecommand import CommandResult
+from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.observation import Observation, Owned, Registered
+from offsetmgr.migration.observing import GroupView, RegistryView, Window
+from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.startgate import find_start
+from offsetmgr.model import ABSENT, Committed, LogRange, TopicPartition
+
+START_MS = 1_700_000_000_000
+RULES = Rules(quiet_ms=2000)
+WINDOW = Window(seconds=30, poll_seconds=1)
+
+
+@dataclass
+class ScriptedClock:
+    """Time passes only in `sleep`."""
+
+    seconds: float = 0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return START_MS + int(self.seconds * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class ScriptedGroup:
+    """A group whose members, owners and offsets follow from the second at which it is looked at."""
+
+    members_at: Callable[[float], list[Registered]]
+    owners_at: Callable[[float], Mapping[int, Owned]]
+    zookeeper_at: Callable[[float], int]
+    kafka_at: Callable[[float], int | None]
+    partitions: int = 2
+    clock: ScriptedClock = field(default_factory=ScriptedClock)
+
+    @property
+    def registry(self) -> ScriptedGroup:
+        return self
+
+    @property
+    def cluster(self) -> ScriptedGroup:
+        return self
+
+    def topics(self) -> Iterable[str]:
+        return ["t"]
+
+    def members(self, _group: str, _existing: object) -> RegistryView:
+        return RegistryView({m.id: m for m in self.members_at(self.clock.seconds)}, {})
+
+    def observe(self, group: str, *, tolerant: bool = False) -> Observation:
+        second = self.clock.seconds
+        tps = [TopicPartition("t", n) for n in range(self.partitions)]
+        kafka = self.kafka_at(second)
+        return Observation(
+            group=group,
+            at_ms=self.clock.now_ms(),
+            members={m.id: m for m in self.members_at(second)},
+            owners={tps[n]: owned for n, owned in self.owners_at(second).items()},
+            partitions=tuple(tps),
+            zookeeper={tp: Committed(self.zookeeper_at(second), version=self.zookeeper_at(second)) for tp in tps},
+            kafka={tp: ABSENT if kafka is None else Committed(kafka) for tp in tps},
+            logs={tp: LogRange(0, 1000) for tp in tps},
+        )
+
+    def view(self) -> GroupView:
+        return cast("GroupView", self)
+
+
+def member(name: str, czxid: int) -> Registered:
+    return Registered(f"g_{name}-1700000000000-{czxid:08x}", name, START_MS, czxid, czxid, ("t",))
+
+
+def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> None:
+    """The successor has registered, and the other member still owns everything: 3 s later it owns its part."""
+    old, other, new = member("h1", 1), member("h2", 2), member("h1", 50)
+    restarted_at: list[float] = []
+
+    def since() -> float | None:
+        return group.clock.seconds - restarted_at[0] if restarted_at else None
+
+    def owners(_: float) -> Mapping[int, Owned]:
+        passed = since()
+        if passed is None:
+            return {0: Owned(old.id, 5), 1: Owned(other.id, 6)}
+        return (
+            {0: Owned(other.id, 60), 1: Owned(other.id, 61)}
+            if passed < 3
+            else {0: Owned(new.id, 70), 1: Owned(other.id, 71)}
+        )
+
+    def run(_command: str, _log: Path, _seconds: float, _started: Any) -> CommandResult:
+        restarted_at.append(group.clock.seconds)
+        return CommandResult(0 if len(restarted_at) == 1 else 1)
+
+    group = ScriptedGroup(
+        members_at=lambda _: [old, other] if since() is None else [new, other],
+        owners_at=owners,
+        zookeeper_at=lambda second: 10 + int(second),
+        kafka_at=lambda second: 10 + int(second),
+    )
+    spec = BounceSpec("g", Phase.DUAL, "restart {member}", Phase.ZOOKEEPER, rules=RULES, window=WINDOW)
+    result = bounce(group.view(), spec, tmp_path / "state.json", run=run)
+    assert result.steps[0].status.value == "passed", result.why
+    assert result.steps[0].successors == [new.id]
+    assert result.steps[1].status.value == "command-failed"  # here the test ends the bounce
+
+
+def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_again(tmp_path: Path) -> None:
+    old, again = member("h1", 1), Registered(member("h1", 1).id, "h1", START_MS, 40, 40, ("t",))
+    commands: list[str] = []
+    away: list[float] = []
+
+    def members(second: float) -> list[Registered]:
+        if not away:
+            return [old]
+        return [] if second < away[0] + 4 else [again]
+
+    def tell(line: str) -> None:
+        if line.startswith("step 1"):
+            away.append(group.clock.seconds)
+
+    def run(command: str, _log: Path, _seconds: float, _started: Any) -> CommandResult:
+        commands.append(command)
+        return CommandResult(1)
+
+    group = ScriptedGroup(
+        members_at=members,
+        owners_at=lambda second: {n: Owned(old.id, 5) for n in (0, 1)} if members(second) else {},
+        zookeeper_at=lambda second: 10 + int(second),
+        kafka_at=lambda _: None,
+    )
+    spec = BounceSpec("g", Phase.DUAL, "restart {member}", Phase.ZOOKEEPER, rules=RULES, window=WINDOW)
+    result = bounce(group.view(), spec, tmp_path / "state.json", run=run, tell=tell)
+    assert (result.outcome, commands) == (BounceOutcome.FAILED, [f"restart {old.id}"])
+    assert result.steps[0].before == {again.id: 40}
+
+
+def between_two_writes(catches_up: bool) -> ScriptedGroup:
+    """A member that is dual already, seen between its write to Kafka and the one to ZooKeeper that comes 2 s later."""
+    only = member("h1", 1)
+    return ScriptedGroup(
+        members_at=lambda _: [only],
+        owners_at=lambda _: {n: Owned(only.id, 5) for n in (0, 1)},
+        zookeeper_at=lambda second: 14 if catches_up and second >= 2 else 10,
+        kafka_at=lambda _: 14,
+    )
+
+
+def test_a_commit_between_its_two_writes_is_no_jump() -> None:
+    start = find_start(between_two_writes(True).view(), "g", Phase.DUAL, start=Phase.ZOOKEEPER, window=WINDOW)
+    assert start.change.start is Phase.ZOOKEEPER
+
+
+def test_a_store_that_stays_ahead_is_refused_when_the_window_is_over() -> None:
+    group = between_two_writes(False)
+    with pytest.raises(GateRefused, match="Kafka is ahead of ZooKeeper"):
+        find_start(group.view(), "g", Phase.DUAL, start=Phase.ZOOKEEPER, window=WINDOW)
+    assert group.clock.seconds >= WINDOW.seconds
+
+
+def test_one_dual_member_does_not_show_that_the_whole_group_is_dual() -> None:
+    """Half bounced, without a state file: the dual member commits first, the ZooKeeper-only one 5 s later."""
+    dual, old = member("h1", 50), member("h2", 2)
+
+    class HalfBounced(ScriptedGroup):
+        def observe(self, group: str, *, tolerant: bool = False) -> Observation:
+            seen = super().observe(group, tolerant=tolerant)
+            second = self.clock.seconds
+            one, two = (TopicPartition("t", n) for n in (0, 1))
+            late = 10 + int(second) if second >= 5 else 10
+            zookeeper = {one: seen.zookeeper[one], two: Committed(late, version=late)}
+            return Observation(
+                group=seen.group,
+                at_ms=seen.at_ms,
+                members=seen.members,
+                owners=seen.owners,
+                partitions=seen.partitions,
+                zookeeper=zookeeper,
+                kafka={one: seen.kafka[one], two: Committed(10)},
+                logs=seen.logs,
+            )
+
+    group = HalfBounced(
+        members_at=lambda _: [dual, old],
+        owners_at=lambda _: {0: Owned(dual.id, 60), 1: Owned(old.id, 5)},
+        zookeeper_at=lambda second: 10 + int(second),
+        kafka_at=lambda second: 10 + int(second),
+    )
+    assert find_start(group.view(), "g", Phase.DUAL, window=WINDOW).change.start is Phase.ZOOKEEPER
