@@ -40,7 +40,7 @@ from offsetmgr.spark.periodframes import Late, PeriodTask, RecordSource
 from offsetmgr.spark.periodlog import PeriodLog
 from offsetmgr.spark.ranges import SURE_AFTER, ScanRule
 from offsetmgr.spark.scan import scan
-from offsetmgr.stores.base import Guard, OffsetStore
+from offsetmgr.stores.base import OffsetStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -256,7 +256,7 @@ class PeriodWork:
 
     def _commit_to(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         try:
-            self._job.store.commit(group, offsets, guard=Guard.FENCED)
+            self._job.store.commit(group, offsets)
         except PartialFailure as partial:
             left = {tp: why for tp, why in partial.failures.items() if not isinstance(why, RewindRefused)}
             for tp in partial.failures.keys() - left.keys():

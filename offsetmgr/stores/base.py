@@ -72,10 +72,8 @@ class Guard(Enum):
 
     LOCK = "lock"
     """Join the idle group as its only member, compare, commit with the generation, leave. A group with other
-    members is refused (`GroupActive`). Where the group has never existed and nothing can be lost, no lock is taken."""
-    FENCED = "fenced"
-    """As `LOCK`, and the lock is taken even where the group has never existed: for a process that others may replace
-    while it is frozen, and that must change nothing when it wakes."""
+    members is refused (`GroupActive`). A group that has never existed is locked too: clients without membership may
+    commit to it at the same moment."""
     COMPARE = "compare"
     """Read, compare, commit as a simple consumer: not atomic. For groups into which old consumers commit, whose
     commits a lock would break."""

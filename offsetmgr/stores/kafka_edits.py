@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.errors import LockLost, OffsetMgrError
 from offsetmgr.model import GroupDescription
 from offsetmgr.stores.base import GroupEdit, GroupEditResult, Guard
 from offsetmgr.stores.deciding import all_failed, bad_group, carry_out, decide
@@ -17,7 +17,7 @@ from offsetmgr.stores.wired_edits import COMPARED, WiredEdits
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.requests import FetchedGroup
 
-NEW_GROUP: Final = "the group did not exist in Kafka"
+_LOCK_ATTEMPTS: Final = 3
 
 
 class KafkaEdits(WiredEdits):
@@ -64,12 +64,19 @@ class KafkaEdits(WiredEdits):
             if isinstance(again, OffsetMgrError):
                 raise again
             return await self._simple(edit, again, COMPARED, deadline, at)
-        if edit.guard is not Guard.FENCED and state.state == "DEAD" and not held.offsets and not held.errors:
-            return await self._simple(edit, held, NEW_GROUP, deadline, at, decided)
         from offsetmgr.wire.grouplock import locked
 
-        # Asking for all is the shorter question; for a few of many it would be the longer answer.
-        asked = None if len(held.offsets) <= 2 * len(edit.changes) else list(edit.changes)
-        async with locked(self._client, edit.group, deadline, at) as lock:
-            held = await lock.fetch(asked)
-            return GroupEditResult(edit.group, await carry_out(edit.changes, held, lock.commit, lock.delete))
+        # Asking for all partitions is the shorter request. But the answer leaves out partitions whose only commit
+        # belongs to an open transaction, and it is long where a few partitions of many are edited.
+        few_of_many = len(held.offsets) > 2 * len(edit.changes)
+        asked = list(edit.changes) if few_of_many or edit.changes.keys() - held.offsets.keys() else None
+        for attempts_left in reversed(range(_LOCK_ATTEMPTS)):
+            try:
+                async with locked(self._client, edit.group, deadline, at) as lock:
+                    found = await lock.fetch(asked)
+                    return GroupEditResult(edit.group, await carry_out(edit.changes, found, lock.commit, lock.delete))
+            except LockLost:
+                # This process was stopped for longer than the lock's session. Nothing was written: read again.
+                if not attempts_left or asyncio.get_running_loop().time() >= deadline:
+                    raise
+        raise AssertionError("the last attempt returns or raises")

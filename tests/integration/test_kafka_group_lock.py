@@ -172,12 +172,6 @@ def offsets_of(store: KafkaStore, group: str) -> dict[int, int]:
 # --- the short lock -------------------------------------------------------------------------------
 
 
-def test_a_new_group_is_written_without_a_lock_and_says_so(store: KafkaStore, topic: str, unique: str) -> None:
-    result = store.commit(unique, at(topic, 10))
-
-    assert (result.atomic, result.how) == (False, "the group did not exist in Kafka")
-
-
 def test_an_existing_idle_group_is_edited_under_the_lock(
     store: KafkaStore, cluster: KafkaCluster, topic: str, unique: str
 ) -> None:
@@ -191,20 +185,15 @@ def test_an_existing_idle_group_is_edited_under_the_lock(
     assert state_of(cluster, unique) == "EMPTY"
 
 
-def test_a_new_group_is_locked_only_where_its_writer_must_be_fenced(
+def test_a_new_group_is_edited_under_the_lock_too(
     store: KafkaStore, cluster: KafkaCluster, topic: str, unique: str
 ) -> None:
-    plain = store.commit(f"{unique}-plain", at(topic, 10))
-    assert (plain.atomic, plain.how) == (False, "the group did not exist in Kafka")
-
-    fenced = store.commit(f"{unique}-fenced", at(topic, 10), guard=Guard.FENCED)
-
-    assert fenced.atomic is True
-    assert offsets_of(store, f"{unique}-fenced") == {0: 10, 1: 10, 2: 10, 3: 10}
-    assert state_of(cluster, f"{unique}-fenced") == "EMPTY"
-    assert store.commit(f"{unique}-fenced", at(topic, 20), guard=Guard.FENCED).atomic is True
+    """Clients without membership may commit to it at the same moment."""
+    assert store.commit(unique, at(topic, 10)).atomic is True
+    assert offsets_of(store, unique) == {0: 10, 1: 10, 2: 10, 3: 10}
+    assert state_of(cluster, unique) == "EMPTY"
     with pytest.raises(PartialFailure, match="4 of 4"):
-        store.commit(f"{unique}-fenced", at(topic, 19), guard=Guard.FENCED)
+        store.commit(unique, at(topic, 9))
 
 
 def test_a_group_that_old_consumers_commit_into_is_compared_instead(store: KafkaStore, topic: str, unique: str) -> None:

@@ -128,7 +128,7 @@ def test_lines_of_a_group_need_not_stand_together(form: str, groups: list[GroupE
     lines = [line for line in write(by_name(form), groups).splitlines() if line]
     random.shuffle(lines)  # type: ignore[attr-defined]
 
-    reader = read(form, b"\n\n".join(lines))
+    reader = read(form, b"\n\n".join([*lines, b""]))
 
     assert {e.group: e for e in reader.read()} == {g.group: g for g in groups}
 
@@ -242,7 +242,9 @@ def test_avro_records_what_was_unreadable_when_told_to() -> None:
 
 
 def test_csv_reads_quotes_titles_empty_lines_crlf_and_a_byte_order_mark() -> None:
-    data = b'\xef\xbb\xbf\r\n"GROUP",topic,Partition,offset\r\n\r\ng,"t",0,1\r\n"g",t,"1","2"\r\n\r\n"a ""b""",t,007,3'
+    data = (
+        b'\xef\xbb\xbf\r\n"GROUP",topic,Partition,offset\r\n\r\ng,"t",0,1\r\n"g",t,"1","2"\r\n\r\n"a ""b""",t,007,3\r\n'
+    )
 
     assert offsets(read("csv", data)) == {"g": {("t", 0): 1, ("t", 1): 2}, 'a "b"': {("t", 7): 3}}
 
@@ -382,7 +384,7 @@ def test_a_double_is_found_where_the_groups_lines_do_not_stand_together() -> Non
 
 
 def test_a_long_bad_line_is_cut() -> None:
-    assert why("csv", b"g," + b"x" * 500) == (
+    assert why("csv", b"g," + b"x" * 500 + b"\n") == (
         f"line 1: 2 values where there are 4 (group,topic,partition,offset) in 'g,{'x' * 78}...'"
     )
     assert why("csv", b"g,t,0,1\ng" + b"x" * 70_000 + b",t,0,1\n").startswith("line 2: longer than 65535 bytes in 'gxx")

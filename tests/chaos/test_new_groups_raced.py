@@ -1,0 +1,193 @@
+"""Groups that are new in Kafka: a smaller offset never overwrites the acknowledged commit of a client without membership.
+
+`migrate apply` and `offsets import` write offsets of groups that Kafka does not know yet, while clients commit newer
+offsets to the same groups without being members (`assign()`, the Admin API). The oracle is the log of
+``__consumer_offsets``: behind a client's commit no record of the same group and partition holds a smaller offset.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from conftest import MakeTopic
+
+from offsetmgr.formats.base import GroupEntry
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.operations.images import header_for
+from offsetmgr.records.base import OffsetKey
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.stores.base import Change, GroupEdit, Guard
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.snapshot import write_snapshot
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+GROUPS, PARTITIONS, ROUNDS = (2000, 20, 10) if SOAK else (600, 10, 1)
+OLD = 10
+"""What the snapshot holds of every partition."""
+STOPPED_S = (1.5, 12.0) if SOAK else (0.5,)
+"""How long the process is stopped, in turn; 12 s outlast the session of the group lock."""
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Clients:
+    """Commits ever larger offsets to random groups, without membership, until the block ends."""
+
+    def __init__(self, bootstrap: str, groups: list[str], topic: str, seed: int) -> None:
+        self.acknowledged = 0
+        self._bootstrap, self._groups, self._topic = bootstrap, groups, topic
+        self._random = random.Random(seed)
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(2)]
+        self._next = OLD
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        with KafkaStore(self._bootstrap) as store:
+            while not self._stopping.is_set():
+                edits = []
+                for group in self._random.sample(self._groups, 20):
+                    self._next += 1
+                    tp = TopicPartition(self._topic, self._random.randrange(PARTITIONS))
+                    change = Change(OffsetAndMetadata(self._next, "client"), allow_rewind=True)
+                    edits.append(GroupEdit(group, {tp: change}, Guard.OVERWRITE))
+                for result in store.edit(edits):
+                    self.acknowledged += not result.failures
+
+
+def overwritten(bootstrap: str, groups: set[str]) -> list[str]:
+    """Commits of clients behind which the log of the offsets topic holds a smaller offset."""
+    form = KafkaFormat()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "oracle", "enable.auto.commit": False})
+    try:
+        numbers = consumer.list_topics(OFFSETS_TOPIC, 30).topics[OFFSETS_TOPIC].partitions
+        assigned = [KafkaPartition(OFFSETS_TOPIC, n, 0) for n in numbers]
+        ends = {p.partition: consumer.get_watermark_offsets(p, 30)[1] for p in assigned}
+        consumer.assign(assigned)
+        left = {n for n, end in ends.items() if end > 0}
+        largest: dict[OffsetKey, int] = defaultdict(lambda: -1)
+        found = []
+        deadline = time.monotonic() + 120
+        while left:
+            assert time.monotonic() < deadline, f"not read to the end: {sorted(left)}"
+            for message in consumer.consume(5000, 0.5):
+                assert message.error() is None, message.error()
+                raw_key, raw_value = message.key(), message.value()
+                assert isinstance(raw_key, bytes)
+                key = form.decode_key(raw_key)
+                if not isinstance(key, OffsetKey) or key.group not in groups or not isinstance(raw_value, bytes):
+                    continue
+                value = form.decode_value(raw_value)
+                if value.metadata == "client":
+                    largest[key] = max(largest[key], value.offset)
+                elif value.offset < largest[key]:
+                    found.append(f"{key}: {largest[key]} was overwritten by {value.offset}")
+            at = consumer.position([KafkaPartition(OFFSETS_TOPIC, n) for n in left])
+            left = {p.partition for p in at if p.offset < ends[p.partition]}
+        return found
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def stopped_now_and_then(process: subprocess.Popen[str]) -> Iterator[None]:
+    """SIGSTOPs the process again and again while the block waits for it."""
+
+    def stop() -> None:
+        for number in range(1000):
+            time.sleep(0.3 + 0.1 * (number % 5))  # the moments are what is tried
+            if process.poll() is not None:
+                return
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(STOPPED_S[number % len(STOPPED_S)])
+            process.send_signal(signal.SIGCONT)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        yield
+    finally:
+        stopper.join()
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "offsetmgr", *arguments],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.servers
+@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.parametrize("how", ["moving", "stopped"])
+@pytest.mark.parametrize("command", ["apply", "import"])
+def test_no_acknowledged_commit_is_overwritten(
+    kafka: KafkaBroker,
+    make_topic: MakeTopic,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    how: str,
+) -> None:
+    target = f"kafka://{kafka.bootstrap}"
+    for number in range(ROUNDS):
+        topic = make_topic(f"{unique[-40:]}-{number}", PARTITIONS)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        for count in range((OLD + 10) * PARTITIONS):
+            producer.produce(topic, "record", partition=count % PARTITIONS)
+        assert producer.flush(60) == 0
+        names = [f"{unique[-40:]}-{number}-{n}" for n in range(GROUPS)]
+        snapshot = tmp_path / f"{number}.avro"
+        held = {TopicPartition(topic, p): Committed(OLD) for p in range(PARTITIONS)}
+        with KafkaStore(kafka.bootstrap) as store:
+            write_snapshot(snapshot, header_for(store), [GroupEntry(name, held) for name in names])
+        arguments = ["offsets", "import", str(snapshot), "--store", target, "--execute", "--yes"]
+        if command == "apply":
+            sides = ("--from", f"file:{snapshot}", "--to", target, "--all-groups", "--if-ahead", "keep")
+            with start(tmp_path, "migrate", "plan", *sides, "-o", f"{number}.json") as planning:
+                out, err = planning.communicate(timeout=300)
+            assert planning.returncode == 0, out + err
+            arguments = ["migrate", "apply", f"{number}.json", "--yes"]
+        with Clients(kafka.bootstrap, names, topic, seed=number) as clients:
+            process = start(tmp_path, *arguments)
+            if how == "stopped":
+                with stopped_now_and_then(process):
+                    out, err = process.communicate(timeout=600)
+            else:
+                out, err = process.communicate(timeout=600)
+        assert process.returncode in (0, 1), out + err
+        lost = overwritten(kafka.bootstrap, set(names))
+        with capsys.disabled():
+            counts = f"{clients.acknowledged} acknowledged, {len(lost)} overwritten"
+            sys.stderr.write(f"\n{command} {how}, round {number}: {counts}\n" if SOAK else "")
+        assert clients.acknowledged > 0
+        assert not lost, lost[:5]
