@@ -33,7 +33,7 @@ STARTS: dict[str, Callable[[], object]] = {
     "store_table": lambda: copying.store_table(ANY, "file:x.csv"),
     "table_of": lambda: copying.table_of(ANY, "file:x.csv", []),
     "copy": lambda: copying.copy(ANY, "file:x.csv"),
-    "foreseen": lambda: copying.foreseen(ANY, ANY, metadata=True),
+    "foreseen": lambda: copying.foreseen(ANY, ANY, metadata=True, recreated=ANY),
     "run_audit": lambda: audit.run_audit(ANY, ANY, ANY, Path("folder"), audit.AuditOptions(0)),
 }
 
