@@ -1,10 +1,10 @@
 """Spark's Kafka connector: that of the installed PySpark, or else the newest that can be fetched, kept in our cache.
 
 Not every version of Spark has a connector that can be fetched. The versions of PySpark's minor version are tried first,
-newest first, and then 4.0.0, which works with every supported PySpark; one newer than Spark itself is never taken.
-Ivy, which PySpark's wheel carries, fetches it; in a home of its own, because
-a half-fetched artifact in the user's would make it fail. No repository is named here: Ivy's own settings know where
-released artifacts are.
+newest first; then, for PySpark 4.3, 4.2.0. No older connector is taken: with PySpark 4.3, queries of 4.0.0 and of 4.1.1
+end with a NoSuchMethodError. A connector newer than Spark itself is never taken. Ivy, which PySpark's wheel carries,
+fetches it; in a home of its own, because a half-fetched artifact in the user's would make it fail. No repository is
+named here: Ivy's own settings know where released artifacts are.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from offsetmgr.errors import SparkError
 from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"
-LAST_RESORT: Final = "4.0.0"
-"""The connector that was tried with every supported version of PySpark."""
+LAST_RESORT: Final = "4.2.0"
+"""The connector for a later minor version of PySpark that has none."""
 TIMEOUT_S: Final = 600.0
 _COMPLETE: Final = ".complete"
 _INSTEAD: Final = ".unavailable"
@@ -48,7 +48,7 @@ def candidates(pyspark: str) -> list[str]:
     if found is None:
         raise SparkError("no Kafka connector", f"PySpark's version {pyspark!r} is none that releases have")
     own = [f"{found[1]}.{found[2]}.{patch}" for patch in range(int(found[3]), -1, -1)]
-    return own if LAST_RESORT in own else [*own, LAST_RESORT]
+    return own if (int(found[1]), int(found[2])) < (4, 3) else [*own, LAST_RESORT]
 
 
 def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:

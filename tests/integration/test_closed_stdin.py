@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from everyday import Cli, committed
+from sameclusters import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
@@ -19,9 +20,11 @@ CLOSED = ("sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", "from offsetm
 def test_every_prompt_of_a_migration_is_refused_without_stdin(
     cli: Cli, topic: str, zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    old, new = ["--zookeeper", zookeeper.connect], ["--bootstrap-server", kafka.bootstrap]
+    chroot = f"{zookeeper.connect}/{topic}"
+    join_cluster(chroot, kafka.bootstrap)
+    old, new = ["--zookeeper", chroot], ["--bootstrap-server", kafka.bootstrap]
     group, plan = topic, str(tmp_path / "plan.json")
-    sides = ["--from", f"zookeeper://{zookeeper.connect}", "--to", f"kafka://{kafka.bootstrap}"]
+    sides = ["--from", f"zookeeper://{chroot}", "--to", f"kafka://{kafka.bootstrap}"]
 
     def set_old(offset: int) -> None:
         place = ["--group", group, "--topic", f"{topic}:0", "--to-offset", str(offset)]

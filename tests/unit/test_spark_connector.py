@@ -40,7 +40,8 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_newest_first_and_none_newer_than_pyspark() -> None:
     assert candidates("4.0.3") == ["4.0.3", "4.0.2", "4.0.1", "4.0.0"]
-    assert candidates("4.1.0.dev1") == ["4.1.0", "4.0.0"]
+    assert candidates("4.1.0.dev1") == ["4.1.0"]
+    assert candidates("4.3.1") == ["4.3.1", "4.3.0", "4.2.0"]
     with pytest.raises(SparkError, match="'unknown' is none that releases have"):
         candidates("unknown")
 
@@ -59,15 +60,15 @@ def test_where_no_connector_of_the_minor_version_can_be_fetched_the_last_resort_
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.1")
     script = java / "java"
-    script.write_text(script.read_text().replace("4.0.1", "4.0.0"))
+    script.write_text(script.read_text().replace("4.0.1", "4.2.0"))
 
     found = connector_jars(cache=tmp_path / "cache")
-    assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.0.0.jar"]
+    assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.2.0.jar"]
     assert (java / "runs").read_text() == "run\n" * 3
     assert connector_jars(cache=tmp_path / "cache") == found
     assert (java / "runs").read_text() == "run\n" * 3
 
-    script.write_text(script.read_text().replace("4.0.0", "4.3.0"))
+    script.write_text(script.read_text().replace("4.2.0", "4.3.0"))
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
     found = connector_jars(cache=tmp_path / "cache")
     assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.3.0.jar"]
@@ -77,19 +78,19 @@ def test_a_connector_of_another_minor_version_in_the_cache_does_not_replace_the_
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = java / "java"
-    script.write_text(script.read_text().replace('rev="4.0.1"', 'rev="4.[02].0"').replace("13-4.0.1", "13-any"))
-    (first,) = connector_jars(cache=tmp_path / "cache")
-    assert first.parent.name == "4.0.0"
-    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.2.1")
+    script.write_text(script.read_text().replace('rev="4.0.1"', 'rev="4.[23].0"').replace("13-4.0.1", "13-any"))
+    (first,) = connector_jars("4.2.0", cache=tmp_path / "cache")
+    assert first.parent.name == "4.2.0"
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
     (second,) = connector_jars(cache=tmp_path / "cache")
-    assert second.parent.name == "4.2.0"
+    assert second.parent.name == "4.3.0"
 
 
 def test_where_no_connector_at_all_can_be_fetched_the_error_names_each(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.2.0")
-    with pytest.raises(SparkError, match=r"can be fetched: 4\.2\.0: .*; 4\.0\.0: ") as refused:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
+    with pytest.raises(SparkError, match=r"can be fetched: 4\.3\.0: .*; 4\.2\.0: ") as refused:
         connector_jars(cache=tmp_path / "cache")
     assert "session(connector=VERSION)" in str(refused.value.hint)
 
