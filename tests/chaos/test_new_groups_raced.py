@@ -1,4 +1,4 @@
-"""Groups that are new in Kafka: a smaller offset never overwrites the acknowledged commit of a client without membership.
+"""Groups that are new in Kafka: a smaller offset never overwrites an acknowledged commit of a client that is no member.
 
 `migrate apply` and `offsets import` write offsets of groups that Kafka does not know yet, while clients commit newer
 offsets to the same groups without being members (`assign()`, the Admin API). The oracle is the log of
@@ -38,8 +38,8 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 GROUPS, PARTITIONS, ROUNDS = (2000, 20, 10) if SOAK else (600, 10, 1)
 OLD = 10
 """What the snapshot holds of every partition."""
-STOPPED_S = (1.5, 12.0) if SOAK else (0.5,)
-"""How long the process is stopped, in turn; 12 s outlast the session of the group lock."""
+RUNS_S, STOPPED_S = ((0.3, 0.7), (1.5, 12.0)) if SOAK else ((0.03,), (0.15,))
+"""How long the process runs and is stopped, in turn; 12 s outlast the session of the group lock."""
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -116,8 +116,8 @@ def stopped_now_and_then(process: subprocess.Popen[str]) -> Iterator[None]:
     """SIGSTOPs the process again and again while the block waits for it."""
 
     def stop() -> None:
-        for number in range(1000):
-            time.sleep(0.3 + 0.1 * (number % 5))  # the moments are what is tried
+        for number in range(10_000):
+            time.sleep(RUNS_S[number % len(RUNS_S)])  # the moments are what is tried
             if process.poll() is not None:
                 return
             process.send_signal(signal.SIGSTOP)
