@@ -410,11 +410,43 @@ def rollback_command(
         note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
     if report.ok and not report.groups:
         note("it was rolled back by an earlier run; nothing was done")
-    else:
+    differing = 0 if report.interrupted else _compare_others(plan, state, target)
+    if report.groups and not differing:
         _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
     _end_if_interrupted(report)
-    if not report.ok:
+    if not report.ok or differing:
         raise typer.Exit(1)
+
+
+def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
+    """Compares the groups that the journal does not know with the plan's before-images and prints what differs. Returns
+    how many offsets do."""
+    from offsetmgr.migration.rollback import differences, not_begun
+
+    others = sum(1 for _ in not_begun(plan, state))
+    if not others:
+        return 0
+    begun = len(state.apply.intents)
+    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun and rolled back")
+    count = 0
+    for found in progress(differences(plan, state, target), "comparing"):
+        count += 1
+        if count <= view.SHOWN:
+            before, now = ("no offset" if n is None else n for n in (found.before, found.now))
+            why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
+            note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
+    compared = f"the other {view.counted(others, 'group')} that the plan writes were compared by reading"
+    if not count:
+        note(f"{compared}: every offset is as it was before")
+        return 0
+    if count > view.SHOWN:
+        note(f"  ! and {count - view.SHOWN:,} more")
+    note(f"{compared}: {view.counted(count, 'offset')} differ from what they were; they were not changed")
+    note(
+        "hint: the journal may be cut or older than the last apply; bring its whole copy back and roll back again, or "
+        "restore a snapshot of the target"
+    )
+    return count
 
 
 def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool) -> None:

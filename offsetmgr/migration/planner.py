@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -36,7 +36,15 @@ from offsetmgr.model import (
     OffsetAndMetadata,
     TopicPartition,
 )
-from offsetmgr.stores.base import Capabilities, GroupOffsets, Guard, NamingStore, OffsetStore, Partitions
+from offsetmgr.stores.base import (
+    Capabilities,
+    GroupOffsets,
+    Guard,
+    NamedScanStore,
+    NamingStore,
+    OffsetStore,
+    Partitions,
+)
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.origin import Translate
 
@@ -187,9 +195,27 @@ class Planner:
         described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
         self._learn(sources, log)
+        pending = self._pending(names, sources, targets)
         for group, name in names.items():
             target = targets.get(name, GroupOffsets(name, {}))
+            if name in pending:
+                target = replace(target, errors={**target.errors, **pending[name]})
             yield self._plan_group(sources[group], target, described.get(name), old, log)
+
+    def _pending(
+        self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
+    ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
+        """Partitions that the target seems to hold no offset of, and that an open transaction is about to commit: their
+        errors, by target group."""
+        if not isinstance(self.target, NamedScanStore):
+            return {}
+        asked: dict[str, list[TopicPartition]] = {}
+        for group, name in names.items():
+            known = targets[name].offsets if name in targets else {}
+            wanted = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
+            if wanted := [tp for tp in wanted if self.options.wants(tp)]:
+                asked[name] = wanted
+        return {found.group: found.errors for found in self.target.scan_named(asked) if found.errors}
 
     def _learn(self, sources: Mapping[str, GroupOffsets], log: LogKnowledge) -> None:
         """Asks the cluster, in bulk, for all that the steps of these groups will want to know."""

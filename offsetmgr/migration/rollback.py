@@ -8,14 +8,17 @@ rewind it: then rolling back is a plan in the other direction, and `rollback` sa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from offsetmgr.errors import GateRefused, JournalError
+from offsetmgr.errors import GateRefused, JournalError, OffsetMgrError
 from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.execute import Executor, Report, Task
 from offsetmgr.migration.plan import Action, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.model import TopicPartition
+from offsetmgr.stores.base import OffsetStore
 
 
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
@@ -54,6 +57,43 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
             f"the journal is {executor.journal.path}: is it the one of the run that wrote?",
         )
     return report
+
+
+class Difference(NamedTuple):
+    """A partition of a group that the journal does not know as begun, and that does not hold its before-image.
+
+    ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read."""
+
+    group: str
+    tp: TopicPartition | None
+    before: int | None
+    now: int | None
+    error: OffsetMgrError | None = None
+
+
+def not_begun(plan: PlanFile, state: MigrationState) -> Iterator[GroupPlan]:
+    """The groups that the plan writes and of which the journal holds no intent: apply was stopped before them, or the
+    journal was cut."""
+    return (group for group in plan.groups() if group.group not in state.apply.intents and group.writes())
+
+
+def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[Difference]:
+    """Compares the groups that the journal does not know with the plan's before-images, by reading the target.
+
+    A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
+    these groups were written."""
+    for batch in batched(not_begun(plan, state), READ_GROUPS):
+        found = {one.group: one for one in target.scan([group.target_group for group in batch])}
+        for group in batch:
+            held = found[group.target_group]
+            if held.error is not None:
+                yield Difference(group.target_group, None, None, None, held.error)
+                continue
+            for step in group.writes():
+                before = None if step.target is None else step.target.offset
+                now = None if (here := held.offsets.get(step.tp)) is None else here.offset
+                if (error := held.errors.get(step.tp)) is not None or before != now:
+                    yield Difference(group.target_group, step.tp, before, now, error)
 
 
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> Task | None:

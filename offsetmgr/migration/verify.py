@@ -67,7 +67,7 @@ class Status(StrEnum):
         return self in _PASSED
 
 
-_PASSED: Final = frozenset((Status.EQUAL, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE))
+_PASSED: Final = frozenset((Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE))
 
 
 class PartitionVerdict(NamedTuple):

@@ -12,7 +12,7 @@ so the before-image on disk is the true one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
@@ -270,6 +270,16 @@ class NamingStore(Protocol):
 
     def check_group(self, group: str) -> None:
         """Raises `UsageError` where no group of this name can exist in the store."""
+        ...
+
+
+@runtime_checkable
+class NamedScanStore(Protocol):
+    """A store in which a partition can be unreadable although a scan of its group leaves it out: in Kafka, one whose
+    only commit belongs to an open transaction."""
+
+    def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+        """As `OffsetStore.scan`, of the partitions that are named for each group."""
         ...
 
 

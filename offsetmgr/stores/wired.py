@@ -7,7 +7,7 @@ first needed, because that takes a tenth of a second.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from offsetmgr.config import ConnectionConfig
@@ -84,6 +84,20 @@ class WiredStore(StoreBase):
             finish=False,
         )
 
+    def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+        """See `offsetmgr.stores.base.NamedScanStore`."""
+        from offsetmgr.wire.runner import batches, in_flight
+
+        wire = self.wire()
+        yield from in_flight(
+            wire.runner,
+            batches(asked.items(), first=FIRST_BATCH, most=_SCAN_BATCH, key=_named_group),
+            wire.edits.scan_named,
+            most=_SCANS_IN_FLIGHT,
+            key=_named_group,
+            finish=False,
+        )
+
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         from offsetmgr.wire.runner import batches, in_flight
 
@@ -154,6 +168,10 @@ class Wire:
     def close(self) -> None:
         self.runner.run(self.client.close())
         self.runner.close()
+
+
+def _named_group(asked: tuple[str, Sequence[TopicPartition]]) -> str:
+    return asked[0]
 
 
 def _group_of(edit: GroupEdit) -> str:

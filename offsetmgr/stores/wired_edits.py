@@ -55,6 +55,12 @@ class WiredEdits:
         )
         return [scanned(group, bad_group(group) or found[group]) for group in groups]
 
+    async def scan_named(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
+        """The offsets of the partitions named for each group, one result each. Raises as `scan`."""
+        good = {group: partitions for group, partitions in asked if bad_group(group) is None}
+        found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
+        return [scanned(group, bad_group(group) or found[group]) for group, _ in asked]
+
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
         """One result an edit; no two edits may be of one group. Raises only if no broker was ever reached."""
         deadline = self.deadline()
