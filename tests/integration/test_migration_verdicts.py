@@ -1,4 +1,4 @@
-"""Reports of plan, apply, verify, finalize and rollback on offsets that others wrote or that a journal does not know."""
+"""Plan, apply, verify, finalize and rollback where others wrote offsets, or where a journal does not know them."""
 
 from __future__ import annotations
 
