@@ -139,6 +139,24 @@ def serve(
         8 * 1024 * 1024
     ),
     max_connections: Annotated[int, typer.Option("--max-connections", min=1, help="Of all clients together.")] = 4_000,
+    max_login_bytes: Annotated[
+        int, typer.Option("--max-login-bytes", min=1_024, help="Of one request before the login (SASL).")
+    ] = 64 * 1024,
+    max_api_versions_bytes: Annotated[
+        int, typer.Option("--max-api-versions-bytes", min=256, help="Of one ApiVersions request.")
+    ] = 8 * 1024,
+    max_names: Annotated[
+        int,
+        typer.Option(
+            "--max-names", min=1, help="Of groups in one FindCoordinator, DescribeGroups or DeleteGroups request."
+        ),
+    ] = 50_000,
+    max_name_bytes: Annotated[
+        int, typer.Option("--max-name-bytes", min=249, help="Of a group's name, or of another string in a request.")
+    ] = 32_767,
+    max_tags: Annotated[
+        int, typer.Option("--max-tags", min=1, help="Tagged fields of one structure in a request.")
+    ] = 64,
     idle_timeout: Annotated[
         int, typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Idle connections are closed after it.")
     ] = 600_000,
@@ -193,7 +211,16 @@ def serve(
         tls_key=tls_key,
         credentials=credentials,
         rules=rules,
-        limits=Limits(request_bytes=max_request_bytes, connections=max_connections, idle_seconds=idle_timeout / 1000),
+        limits=Limits(
+            request_bytes=max_request_bytes,
+            unauthenticated_bytes=max_login_bytes,
+            api_versions_bytes=max_api_versions_bytes,
+            names=max_names,
+            name_bytes=max_name_bytes,
+            tags=max_tags,
+            connections=max_connections,
+            idle_seconds=idle_timeout / 1000,
+        ),
     )
     start_logging(sys.stderr, log_format.value)
     run_manager(options)

@@ -19,6 +19,7 @@ from offsetmgr.server.pipeline import Pipeline
 if TYPE_CHECKING:
     from offsetmgr.server.service import Listener, Service
 
+_API_VERSIONS: Final = 18
 _MOST_BYTES_HELD: Final = 16 * 1024 * 1024
 """Bytes of requests that one connection may have waiting or under way before reading stops."""
 _SMALL_PART: Final = 64 * 1024
@@ -202,6 +203,8 @@ class Connection(asyncio.Protocol):
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
                 self.begun = None
                 request = Request(self, frame)
+                if request.api_key == _API_VERSIONS and len(frame) > self.service.limits.api_versions_bytes:
+                    raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
                 request.since = self.heard
                 request.api = self.service.route(request)
                 self._hold(len(frame))

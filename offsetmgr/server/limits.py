@@ -11,8 +11,16 @@ class Limits:
 
     request_bytes: int = 8 * 1024 * 1024
     """Of one request (socket.request.max.bytes). Refused by its length field, before anything is allocated."""
-    unauthenticated_bytes: int = 512 * 1024
+    unauthenticated_bytes: int = 64 * 1024
     """Of one request before the login (sasl.server.max.receive.size)."""
+    api_versions_bytes: int = 8 * 1024
+    """Of an ApiVersions request, which clients send before they log in."""
+    names: int = 50_000
+    """Of groups in one FindCoordinator, DescribeGroups or DeleteGroups. Kafka's tools name all groups at once."""
+    tags: int = 64
+    """Tagged fields of one structure in a request."""
+    name_bytes: int = 32_767
+    """Of a group's name, and of any other string in a request."""
     connections: int = 4_000
     """Of all clients together (max.connections)."""
     connections_per_address: int = 2_000

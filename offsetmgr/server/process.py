@@ -41,6 +41,7 @@ from offsetmgr.server.tls import server_tls
 from offsetmgr.stores.base import OffsetStore, Partitions
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.wire.inspecting import FIRST_MANAGER
+from offsetmgr.wire.primitives import DECODING
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
 
@@ -122,6 +123,7 @@ class ManagerProcess:
         """Returns once clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
         options = self._options
         authentication, authorizer = _login(options), _authorizer(options)
+        DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
         tls = _tls(options)
         security = Security.of(options.connection.kafka)
         upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.errors import InvalidRequest
@@ -27,12 +28,36 @@ _MOST_ITEMS: Final = 200_000
 """Items of all arrays in one message: small ones take hundreds of times their bytes once they are objects."""
 
 
+@dataclass(slots=True)
+class Decoding:
+    """Limits on what one message may hold; see `DECODING`."""
+
+    tags: int = 64
+    """Tagged fields of one structure. Each takes three bytes of a request and a turn of a loop here."""
+    string_bytes: int = 32_767
+    """Of one string, as long as the classic spelling allows; the flexible one has no limit of its own."""
+
+
+DECODING: Final = Decoding()
+"""The limits of this process. `manager serve` sets them at its start."""
+
+
 class Cursor:
     """A place in a message. Every method raises `InvalidRequest` for what breaks the format."""
 
-    __slots__ = ("at", "data", "flexible", "items_left")
+    __slots__ = ("at", "data", "flexible", "items_left", "longest")
 
-    def __init__(self, data: bytes, at: int, *, flexible: bool, most_items: int = _MOST_ITEMS) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        at: int,
+        *,
+        flexible: bool,
+        most_items: int = _MOST_ITEMS,
+        longest: int | None = None,
+    ) -> None:
+        """``longest``: bytes of a string, where `DECODING` does not limit them."""
+        self.longest = DECODING.string_bytes if longest is None else longest
         self.data = data
         self.at = at
         self.flexible = flexible
@@ -114,7 +139,10 @@ class Cursor:
         its size, the cursor standing before the field, and need not move it."""
         if not self.flexible:
             return
-        for _ in range(self.varint()):
+        number = self.varint()
+        if number > DECODING.tags:
+            raise InvalidRequest("message", f"{number} tagged fields in a structure, allowed are {DECODING.tags}")
+        for _ in range(number):
             tag = self.varint()
             size = self.varint()
             at = self.take(size)
@@ -138,6 +166,8 @@ class Cursor:
         return length
 
     def _text(self, length: int) -> str:
+        if length > self.longest:
+            raise InvalidRequest("message", f"a string of {length} bytes, allowed are {self.longest}")
         at = self.take(length)
         try:
             return self.data[at : self.at].decode()

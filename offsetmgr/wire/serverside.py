@@ -42,9 +42,13 @@ _Read: TypeAlias = Callable[[Cursor], Any]
 _Write: TypeAlias = Callable[[bytearray, Any], None]
 
 
-def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """The request whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format."""
-    return _request(api_key, version).decode(frame, at)
+def decode_request(api_key: int, version: int, frame: bytes, at: int, most_items: int | None = None) -> Message:
+    """The request whose body begins at ``at``, with at most so many items of all arrays. Raises `InvalidRequest` for
+    what breaks the format or exceeds a limit."""
+    schema = _request(api_key, version)
+    if most_items is None:
+        return schema.read(Cursor(frame, at, flexible=schema.flexible))
+    return schema.read(Cursor(frame, at, flexible=schema.flexible, most_items=most_items))
 
 
 def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
@@ -54,7 +58,8 @@ def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> b
 
 def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Message:
     """The response whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format."""
-    return _response(api_key, version).decode(frame, at)
+    schema = _response(api_key, version)
+    return schema.read(Cursor(frame, at, flexible=schema.flexible, longest=len(frame)))
 
 
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
@@ -112,9 +117,6 @@ class _Schema:
         self._plain = [field for field in fields if field.tag is None]
         self._tagged = {field.tag: field for field in fields if field.tag is not None}
         self.smallest = sum(field.smallest for field in self._plain) + (1 if self.flexible else 0)
-
-    def decode(self, data: bytes, at: int) -> Message:
-        return self.read(Cursor(data, at, flexible=self.flexible))
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
         out = bytearray()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from everyday import Cli, until
+from sameclusters import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
@@ -34,6 +35,7 @@ def topic(unique: str, kafka: KafkaBroker, make_topic: Callable[..., str]) -> st
 def flags(request: pytest.FixtureRequest, kafka: KafkaBroker, zookeeper: ZooKeeperServer, cli: Cli) -> list[str]:
     """What to say for each kind of store, with the brokers for the logs."""
     if request.param == "dual":
+        join_cluster(zookeeper.connect, kafka.bootstrap)
         config = Path(cli.environ["XDG_CONFIG_HOME"]) / "offsetmgr" / "config.toml"
         config.parent.mkdir(parents=True)
         config.write_text(

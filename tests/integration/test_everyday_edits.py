@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from everyday import COMMAND, Cli, committed, inner_store, named_store
+from sameclusters import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.model import Committed
@@ -152,6 +153,7 @@ def test_an_edit_of_two_stores_is_taken_back_in_each(
     for uri, offsets in held.items():
         with open_store(uri) as store:
             store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(o) for p, o in offsets.items()})
+    join_cluster(zookeeper.connect, kafka.bootstrap)
     dual = f"dual:?primary={quote(first, safe='')}&secondary={quote(second, safe='')}"
     done = cli("offsets", "set", "--group", topic, "--topic", f"{topic}:0-2", "--to-offset", "8", "--execute", "--yes",
                "--store", dual)  # fmt: skip

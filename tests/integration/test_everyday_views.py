@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from everyday import COMMAND, Cli
 from kazoo.client import KazooClient
+from sameclusters import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -90,6 +91,7 @@ def test_one_odd_name_does_not_break_a_listing_of_two_stores(
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         for name in (topic, odd):
             store.commit(name, {TopicPartition(topic, 0): OffsetAndMetadata(5)})
+    join_cluster(zookeeper.connect, kafka.bootstrap)
     dual = f"dual:?primary={quote(f'kafka://{kafka.bootstrap}', safe='')}"
     flags = ["--store", f"{dual}&secondary={quote(f'zookeeper://{zookeeper.connect}', safe='')}"]
     try:

@@ -7,7 +7,7 @@ Only managers are named as brokers, and each partition's leader is this manager:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.errors import InvalidRequest, OffsetMgrError
@@ -37,6 +37,8 @@ _GROUP: Final = 0
 _BROKERS: Final = 1
 _BATCH: Final = 20
 """Topics that are worked on before other clients have their turn."""
+_KEYS_BATCH: Final = 200
+"""Keys of FindCoordinator that are worked on before other clients have their turn."""
 _NAMELESS: Final = 12
 """The first version whose answer may leave a topic's name out (KIP-516)."""
 _NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "endpoint_type": _BROKERS}
@@ -113,7 +115,7 @@ async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
     )
 
 
-def find_coordinator(endpoint: Endpoint, request: Request) -> bytes:
+def find_coordinator(endpoint: Endpoint, request: Request) -> bytes | Awaitable[bytes]:
     """One key, or (from version 4, KIP-699) many.
 
     Allowed to everybody, other than at a broker: it tells nothing but the hash of a name, and whoever is refused
@@ -123,8 +125,24 @@ def find_coordinator(endpoint: Endpoint, request: Request) -> bytes:
     kind = message.get("key_type", _GROUP)
     if "coordinator_keys" not in message:
         return encoded(request, _coordinator(endpoint, kind, message["key"]))
-    found = [{"key": key, **_coordinator(endpoint, kind, key)} for key in message["coordinator_keys"]]
-    return encoded(request, {"coordinators": found})
+    keys = message["coordinator_keys"]
+    if len(keys) <= _KEYS_BATCH:
+        return encoded(request, {"coordinators": _coordinators(endpoint, kind, keys)})
+    return _many_coordinators(endpoint, request, kind, keys)
+
+
+async def _many_coordinators(endpoint: Endpoint, request: Request, kind: int, keys: Sequence[str]) -> bytes:
+    """A few keys at a time: other clients have their turn in between."""
+    data = bytearray()
+    for at in range(0, len(keys), _KEYS_BATCH):
+        some = _coordinators(endpoint, kind, keys[at : at + _KEYS_BATCH])
+        data += encode_items(request.api_key, request.version, "coordinators", some)
+        await asyncio.sleep(0)
+    return encoded(request, {"coordinators": EncodedItems(len(keys), data)})
+
+
+def _coordinators(endpoint: Endpoint, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"key": key, **_coordinator(endpoint, kind, key)} for key in keys]
 
 
 def _coordinator(endpoint: Endpoint, kind: int, key: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from offsetmgr.server.cluster import RealCluster
 from offsetmgr.server.dispatch import Request
 from offsetmgr.wire.serverside import decode_request, encode_response
 
+_NAMES_GROUPS: Final = frozenset({10, 15, 42})
+"""FindCoordinator, DescribeGroups, DeleteGroups: their only array is one of names."""
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
 UNKNOWN_SERVER_ERROR: Final = -1
@@ -47,7 +49,8 @@ def decoded(request: Request) -> dict[str, Any]:
     """A request of one of our APIs, by kio's field names. Raises `InvalidRequest`."""
     api = request.api
     flexible = api is not None and request.version >= api.flexible
-    return decode_request(request.api_key, request.version, request.frame, request.body(flexible=flexible))
+    most = request.connection.service.limits.names if request.api_key in _NAMES_GROUPS else None
+    return decode_request(request.api_key, request.version, request.frame, request.body(flexible=flexible), most)
 
 
 def encoded(request: Request, message: Mapping[str, Any]) -> bytes:

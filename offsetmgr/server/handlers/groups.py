@@ -34,7 +34,8 @@ _ERRORS_FOR_UNKNOWN: Final = 6
 """The version of DescribeGroups from which an unknown group is an error and no longer a state."""
 _BATCH: Final = 2_000
 _DESCRIBED_BATCH: Final = 50
-"""Groups that are worked on before other clients have their turn: named, and described."""
+_DELETED_BATCH: Final = 200
+"""Groups that are worked on before other clients have their turn: named, described, and deleted."""
 
 
 async def list_groups(endpoint: Endpoint, request: Request) -> Answer:
@@ -118,5 +119,9 @@ async def delete_groups(endpoint: Endpoint, request: Request) -> Answer:
         error = await endpoint.backend.delete_group(group) if allowed else GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
-    groups = dict.fromkeys(decoded(request)["groups_names"])  # each once: the second deletion would find nothing
-    return encoded(request, {"results": await asyncio.gather(*map(deleted, groups))})
+    groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second would find nothing
+    results: list[dict[str, Any]] = []
+    for at in range(0, len(groups), _DELETED_BATCH):
+        results += await asyncio.gather(*map(deleted, groups[at : at + _DELETED_BATCH]))
+        await asyncio.sleep(0)
+    return encoded(request, {"results": results})

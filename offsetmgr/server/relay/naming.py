@@ -134,7 +134,8 @@ class Naming:
     async def _find_coordinator(self, request: Request) -> Answer:
         """Of groups the managers, of transactions the real broker, behind our port."""
         if decoded(request).get("key_type") != _TRANSACTION:
-            return endpoint_cluster.find_coordinator(self._endpoint, request)
+            found_here = endpoint_cluster.find_coordinator(self._endpoint, request)
+            return found_here if isinstance(found_here, bytes) else await found_here
         frame = await self._links.of(request.connection).data().ask(request)
         message = decode_response(
             _FIND_COORDINATOR, request.version, frame, 9 if request.version >= _FIND_FLEXIBLE else 8
