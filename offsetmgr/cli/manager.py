@@ -151,6 +151,14 @@ def serve(
             "--max-names", min=1, help="Of groups in one FindCoordinator, DescribeGroups or DeleteGroups request."
         ),
     ] = 50_000,
+    max_partitions: Annotated[
+        int,
+        typer.Option("--max-partitions", min=1, help="Of one group in one OffsetCommit, OffsetFetch or OffsetDelete."),
+    ] = 15_000,
+    max_answer_bytes: Annotated[
+        int,
+        typer.Option("--max-answer-bytes", min=65_536, help="Of answers that one connection has not taken yet."),
+    ] = 64 * 1024 * 1024,
     max_name_bytes: Annotated[
         int, typer.Option("--max-name-bytes", min=249, help="Of a group's name, or of another string in a request.")
     ] = 32_767,
@@ -216,6 +224,8 @@ def serve(
             unauthenticated_bytes=max_login_bytes,
             api_versions_bytes=max_api_versions_bytes,
             names=max_names,
+            answer_bytes=max_answer_bytes,
+            partitions=max_partitions,
             name_bytes=max_name_bytes,
             tags=max_tags,
             connections=max_connections,

@@ -11,14 +11,14 @@ from typing import Final
 from offsetmgr import javahash
 
 MOST_REMEMBERED: Final = 65_536
-"""Groups whose hash is remembered; with their names about 10 MB when full."""
+"""Groups whose hash is remembered; with names of the usual length about 10 MB when full, and 25 MB at most."""
+LONGEST_REMEMBERED: Final = 249
+"""Characters of the longest name whose hash is remembered: a client may ask for any number of names of 32,767."""
 _SMALLEST: Final = -(1 << 31)
 
 
-@lru_cache(MOST_REMEMBERED)
-def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, remembered."""
-    return javahash.java_hash(text)
+java_hash = lru_cache(MOST_REMEMBERED)(javahash.java_hash)
+"""``String.hashCode`` of Java, remembered."""
 
 
 def shard_for(group: str, partitions: int) -> int:
@@ -27,5 +27,5 @@ def shard_for(group: str, partitions: int) -> int:
     Kafka's ``Utils.abs`` is the absolute value, except that the smallest hash, which has none in 32 bits, counts as 0.
     (Brokers before 0.8.2 cleared the sign bit instead, which puts every group with a negative hash elsewhere.)
     """
-    found = java_hash(group)
+    found = java_hash(group) if len(group) <= LONGEST_REMEMBERED else javahash.java_hash(group)
     return 0 if found == _SMALLEST else abs(found) % partitions

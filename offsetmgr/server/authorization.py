@@ -63,6 +63,8 @@ ADMIN_APIS: Final[Mapping[int, str]] = {
 }
 """The APIs that a rule's ``apis`` may name, by key: what the relay forwards and only administrators ask."""
 _REMEMBERED: Final = 20_000
+_LONGEST_REMEMBERED: Final = 249
+"""Characters: decisions about longer names are made again each time."""
 
 
 class Operation(enum.Enum):
@@ -154,8 +156,16 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        self.group = lru_cache(_REMEMBERED)(self._group)
-        self.topic = lru_cache(_REMEMBERED)(self._topic)
+        self._known_group = lru_cache(_REMEMBERED)(self._group)
+        self._known_topic = lru_cache(_REMEMBERED)(self._topic)
+
+    def group(self, principal: str, operation: Operation, group: str) -> bool:
+        decide = self._known_group if len(group) <= _LONGEST_REMEMBERED else self._group
+        return decide(principal, operation, group)
+
+    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
+        decide = self._known_topic if len(topic) <= _LONGEST_REMEMBERED else self._topic
+        return decide(principal, operation, topic)
 
     def _group(self, principal: str, operation: Operation, group: str) -> bool:
         return any(_matches(group, rule.groups) for rule in self._rules if rule.concerns(principal, operation))

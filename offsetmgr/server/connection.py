@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         """Since when a request has been incomplete; None while none is."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._pipeline = Pipeline(self)
+        self._pipeline = Pipeline(self, service.limits.answer_bytes)
         self._frames = FrameSplitter(0)
         self._reading = True
         self._taking = False
@@ -119,6 +119,7 @@ class Connection(asyncio.Protocol):
         self.stalled = None
         if self._pipeline.stream is not None:
             self._pipeline.stream.resume()
+        self._pipeline.proceed()
         self._take_frames()
 
     # --- what the service and handlers ask ----------------------------------------------------------
@@ -233,6 +234,7 @@ class Connection(asyncio.Protocol):
     def _full(self) -> bool:
         return (
             self._pipeline.no_room
+            or self._pipeline.answers_full
             or self.stalled is not None
             or self.closed
             or len(self._pipeline) >= self.service.limits.in_flight

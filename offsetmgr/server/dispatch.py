@@ -120,7 +120,7 @@ class Later(NamedTuple):
     """An answer that is made of what ``result`` will give: ``answer(await result)``."""
 
     result: Awaitable[Any]
-    answer: Callable[[Any], Answer]
+    answer: Callable[[Any], Answer | Awaitable[Answer]]
     otherwise: Any = None
     """What ``answer`` is given instead where ``result`` raises, which is a defect and is logged. Where this is None the
     connection is closed instead."""
@@ -132,7 +132,9 @@ Outcome: TypeAlias = Answer | Awaitable[Answer] | Later
 class Request:
     """A request and where its parts are. ``frame`` is what came, its length field included: forward it as it is."""
 
-    __slots__ = ("answer", "answered", "api", "api_key", "connection", "correlation", "frame", "since", "version")
+    __slots__ = (
+        "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, frame: bytes) -> None:
         self.connection = connection
@@ -144,6 +146,8 @@ class Request:
         self.api: Api | None = None
         self.answer: Answer = None
         self.answered = False
+        self.prepared: Any = None
+        """What `Api.prepare` returned, where the request is large."""
         self.since = 0.0
         """When it arrived, by the event loop's clock."""
 
@@ -191,6 +195,9 @@ class Api(NamedTuple):
     """Whether it is answered to a client that has not logged in yet."""
     advertised: bool = True
     """Whether ApiVersions names it."""
+    prepare: Callable[[Request], Any] | None = None
+    """Decodes the request. The pipeline calls it in the codec thread, before ``handle``, if the request is large; later
+    requests of the connection wait. Raises `InvalidRequest`."""
 
 
 class Fallback(Protocol):

@@ -17,6 +17,12 @@ class Limits:
     """Of an ApiVersions request, which clients send before they log in."""
     names: int = 50_000
     """Of groups in one FindCoordinator, DescribeGroups or DeleteGroups. Kafka's tools name all groups at once."""
+    partitions: int = 15_000
+    """Of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker takes about as many: all offsets of a
+    commit must fit into one batch of its message.max.bytes, 1 MiB."""
+    answer_bytes: int = 64 * 1024 * 1024
+    """Of answers that wait for one connection: no more of its requests are read, or started, while it is more. A single
+    answer may be larger."""
     tags: int = 64
     """Tagged fields of one structure in a request."""
     name_bytes: int = 32_767

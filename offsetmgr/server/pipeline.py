@@ -16,12 +16,15 @@ from typing import Any, Final, Protocol, cast
 
 from offsetmgr.errors import InvalidRequest
 from offsetmgr.server.dispatch import Answer, Api, Frame, HangUp, Lane, Last, Later, Outcome, Request, Sink, Stream
+from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 
 _log = logging.getLogger(__name__)
 
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
 _API_VERSIONS: Final = 18
+_ANY_SIZE: Final = frozenset({Lane.FETCHES, Lane.BESIDE})
+"""Lanes whose requests may name thousands of groups, and so have large answers."""
 
 
 class Outlet(Protocol):
@@ -33,6 +36,11 @@ class Outlet(Protocol):
     @property
     def may_ask(self) -> bool:
         """Whether the client has logged in, and its login has not ended."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
         ...
 
     @property
@@ -76,17 +84,31 @@ class Outlet(Protocol):
 class Pipeline:
     """See the module's docstring."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: Outlet, most_answer_bytes: int) -> None:
+        """``most_answer_bytes``: see `Limits.answer_bytes`."""
         self._outlet = outlet
+        self._most_answer_bytes = most_answer_bytes
+        self._answer_bytes = 0
+        """Of the answers that wait for those of earlier requests."""
+        self._unsized = 0
+        """Requests under way whose handler makes the whole answer by itself, however large. The next request starts
+        once that answer is counted."""
         self._under_way: deque[Request] = deque()
         self._waiting: deque[Request] = deque()
         self._lane = Lane.ALONE
+        self._preparing = False
+        """Whether a large request is being decoded. No later request may overtake it."""
         self._advancing = False
         self._results: set[asyncio.Future[Any]] = set()
         self.stream: Stream | None = None
         """The response that is being written piece by piece."""
         self.no_room = False
         """Whether the backend wants no commits at the moment."""
+
+    @property
+    def answers_full(self) -> bool:
+        """Whether so many answers wait that no further request is read."""
+        return self._answer_bytes + self._outlet.unsent >= self._most_answer_bytes
 
     def __len__(self) -> int:
         """Requests that are not answered."""
@@ -109,6 +131,10 @@ class Pipeline:
             if answer is not None and not isinstance(answer, bytes | HangUp):
                 answer.lost()
 
+    def proceed(self) -> None:
+        """The client has taken answers: starts what waited for that."""
+        self._advance()
+
     def stream_ended(self) -> None:
         """The stream is complete: the next answers may follow."""
         if self.stream is not None:
@@ -119,6 +145,8 @@ class Pipeline:
     # --- starting -----------------------------------------------------------------------------------
 
     def _may_start(self, lane: Lane) -> bool:
+        if self._preparing or self._unsized or self.answers_full:
+            return False
         if not self._under_way or lane is Lane.BESIDE:
             return True
         return lane is self._lane and lane is not Lane.ALONE
@@ -132,6 +160,31 @@ class Pipeline:
         if not api.before_login and not self._outlet.may_ask:
             self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))
             return
+        if api.prepare is not None and len(request.frame) > LARGE_BYTES:
+            self._preparing = True
+            in_codec_thread(api.prepare, request).add_done_callback(lambda done: self._prepared(request, api, done))
+            return
+        self._handle(request, api)
+
+    def _prepared(self, request: Request, api: Api, future: asyncio.Future[Any]) -> None:
+        """The codec thread has decoded a large request."""
+        self._preparing = False
+        if self._outlet.closed:
+            _drop(future)
+            return
+        try:
+            request.prepared = future.result()
+        except InvalidRequest as error:
+            self._outlet.refuse(error)
+        except asyncio.CancelledError:
+            self._outlet.cut()
+        except Exception:
+            self._defect(request)
+        else:
+            self._handle(request, api)
+            self._advance()
+
+    def _handle(self, request: Request, api: Api) -> None:
         try:
             outcome = api.handle(request)
         except InvalidRequest as error:
@@ -161,7 +214,7 @@ class Pipeline:
     # --- outcomes -----------------------------------------------------------------------------------
 
     def _take_outcome(self, request: Request, outcome: Outcome) -> None:
-        then: Callable[[Any], Answer] = _as_it_is
+        then: Callable[[Any], Answer | Awaitable[Answer]] = _as_it_is
         otherwise: Any = None
         if isinstance(outcome, Later):
             outcome, then, otherwise = outcome
@@ -171,12 +224,25 @@ class Pipeline:
         future: asyncio.Future[Any] = asyncio.ensure_future(cast(Awaitable[Any], outcome))
         if future.done():
             self._take_result(request, future, then, otherwise)
-        else:
-            self._results.add(future)  # the event loop itself holds tasks only weakly
-            future.add_done_callback(lambda done: self._take_result(request, done, then, otherwise))
+            return
+        unsized = then is _as_it_is and request.api is not None and request.api.lane in _ANY_SIZE
+        self._unsized += unsized
+
+        def done(result: asyncio.Future[Any]) -> None:
+            self._unsized -= unsized
+            self._take_result(request, result, then, otherwise)
+            if unsized:
+                self._advance()
+
+        self._results.add(future)  # the event loop itself holds tasks only weakly
+        future.add_done_callback(done)
 
     def _take_result(
-        self, request: Request, future: asyncio.Future[Any], then: Callable[[Any], Answer], otherwise: Any
+        self,
+        request: Request,
+        future: asyncio.Future[Any],
+        then: Callable[[Any], Answer | Awaitable[Answer]],
+        otherwise: Any,
     ) -> None:
         self._results.discard(future)
         if self._outlet.closed:
@@ -193,9 +259,9 @@ class Pipeline:
                 self._defect(request)
             else:
                 _log.exception("%s failed: a defect; it is answered with an error", _name(request))
-                self._answer(request, then(otherwise))
+                self._take_outcome(request, then(otherwise))
         else:
-            self._answer(request, answer)
+            self._take_outcome(request, answer)
 
     def _defect(self, request: Request) -> None:
         _log.exception("%s failed: a defect; its connection is closed", _name(request))
@@ -206,6 +272,7 @@ class Pipeline:
     def _answer(self, request: Request, answer: Answer) -> None:
         request.answer = answer
         request.answered = True
+        self._answer_bytes += _size(answer)
         if self._under_way and self._under_way[0] is request:
             self._advance()
 
@@ -243,7 +310,9 @@ class Pipeline:
         return True
 
     def _sent(self) -> None:
-        self._outlet.answered(self._under_way.popleft())
+        request = self._under_way.popleft()
+        self._answer_bytes -= _size(request.answer)
+        self._outlet.answered(request)
 
 
 def _response(request: Request, body: bytes) -> bytes:
@@ -253,6 +322,10 @@ def _response(request: Request, body: bytes) -> bytes:
     if api is not None and request.version >= api.flexible and request.api_key != _API_VERSIONS:
         return _RESPONSE_TAGGED.pack(5 + len(body), request.correlation, 0)
     return _RESPONSE.pack(4 + len(body), request.correlation)
+
+
+def _size(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, bytes) else 0
 
 
 def _as_it_is(answer: Answer) -> Answer:

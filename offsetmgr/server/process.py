@@ -214,43 +214,51 @@ class ManagerProcess:
             )
         if self._relay is not None:
             self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
-        crossing = await self._compared(store)
-        front = StoreBackend(
-            store, node, commit_timeout=self._options.commit_timeout, keeps_epochs=crossing.compared.keeps_epochs
-        )
+        front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
+        try:
+            await self._compare(front, store)
+        except OffsetMgrError as error:
+            if not error.retriable:
+                raise
+            front.refusal = f"the store {store.uri} fails: {error}"
+            _log.warning("the store fails", extra={"store": store.uri, "error": str(error)})
+            comparing = asyncio.get_running_loop().create_task(self._compare_later(front, store))
+            self._open.callback(comparing.cancel)
         front.start()
         self._front = front
         self._open.push_async_callback(front.close)
         backend.now = front
 
-    async def _compared(self, store: OffsetStore) -> Crossing:
-        """How the store's logs relate to those whose offsets the clients commit. Waits for a store that cannot be
-        reached yet: until that is known, no client is served. Raises `OtherCluster`."""
+    async def _compare(self, front: StoreBackend, store: OffsetStore) -> None:
+        """Finds out whether the store's offsets belong to the logs whose offsets the clients commit. Raises
+        `OtherCluster`, and what the store raises."""
         from offsetmgr.stores.kafka import KafkaStore
 
-        options, said = self._options, False
+        options = self._options
         with KafkaStore(options.bootstrap, options.connection) as brokers:
-            while True:
-                try:
-                    crossing = await asyncio.to_thread(
-                        Crossing, brokers, store, options.translate, ("cluster of the topics", "store")
-                    )
-                    break
-                except OffsetMgrError as error:
-                    if not error.retriable:
-                        raise
-                    if not said:
-                        _log.warning(
-                            "the store cannot be reached yet; clients are served once its Kafka cluster is known",
-                            extra={"store": store.uri, "error": str(error)},
-                        )
-                    said = True
-                    await asyncio.sleep(_LOOK_AGAIN)
+            crossing = await asyncio.to_thread(
+                Crossing, brokers, store, options.translate, ("cluster of the topics", "store")
+            )
         if crossing.foreign and options.translate is None:
             why = f"its offsets belong to another Kafka cluster than the topics: {crossing.compared.how}"
             raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER)
+        front.keeps_epochs = crossing.compared.keeps_epochs
         _log.info("numbers", extra={"store": store.uri, "relation": crossing.text()})
-        return crossing
+
+    async def _compare_later(self, front: StoreBackend, store: OffsetStore) -> None:
+        """Of a store that could not be reached at the start: no client is served until its cluster is known."""
+        while front.refusal is not None:
+            await asyncio.sleep(_LOOK_AGAIN)
+            try:
+                await self._compare(front, store)
+            except OffsetMgrError as error:
+                front.refusal = f"the store {store.uri} fails: {error}"
+                if not error.retriable:
+                    _log.error("no client is served", extra={"store": store.uri, "error": str(error)})
+                    return
+            else:
+                front.refusal = None
+                _log.info("the store answers; clients are served", extra={"store": store.uri})
 
     async def _start_manager(self, backend: _Later, host: str, port: int) -> int:
         managing = self._managing = Managing(_settings(self._options, self._relay), host, port)

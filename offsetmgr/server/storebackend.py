@@ -74,7 +74,9 @@ class StoreBackend:
         self._fetch_timeout = fetch_timeout
         self._patience = secondary_patience
         self._look_every = look_every
-        self._keeps_epochs = keeps_epochs
+        self.keeps_epochs = keeps_epochs
+        self.refusal: str | None = None
+        """Why no client is served at present; None where clients are."""
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._room: asyncio.Future[None] | None = None
@@ -116,20 +118,22 @@ class StoreBackend:
             offered[CONDITIONAL_FEATURE] = 1
         if not can.metadata:
             offered[DROPS_METADATA] = 1
-        if not (can.leader_epoch and self._keeps_epochs):
+        if not (can.leader_epoch and self.keeps_epochs):
             offered[DROPS_LEADER_EPOCH] = 1
         return offered
 
     # --- commits and deletions ----------------------------------------------------------------------
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        if self.refusal is not None:
+            return _at_once(CommitResponse(COORDINATOR_NOT_AVAILABLE))
         if request.expected and not self._behind.compares:
             return _at_once(CommitResponse(INVALID_REQUEST))
         if not request.group:
             return _at_once(CommitResponse(INVALID_GROUP_ID))
         changes = {
             TopicPartition(topic, p): _change(
-                request.expected.get((topic, p)), offset, epoch if self._keeps_epochs else -1, metadata
+                request.expected.get((topic, p)), offset, epoch if self.keeps_epochs else -1, metadata
             )
             for topic, partitions in request.topics
             for p, offset, epoch, metadata in partitions
@@ -154,6 +158,8 @@ class StoreBackend:
         return CommitResponse(NONE, errors)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
+        if self.refusal is not None:
+            return _at_once(DeleteResponse(COORDINATOR_NOT_AVAILABLE))
         if not group:
             return _at_once(DeleteResponse(INVALID_GROUP_ID))
         changes = {TopicPartition(topic, p): Change(None, None, True) for topic, ps in topics for p in ps}
@@ -175,6 +181,8 @@ class StoreBackend:
         return DeleteResponse(NONE, errors)
 
     async def delete_group(self, group: str) -> int:
+        if self.refusal is not None:
+            return COORDINATOR_NOT_AVAILABLE
         try:
             async with asyncio.timeout(self._commit_timeout + self._fetch_timeout):
                 return await self._behind.delete_group(group)
@@ -224,6 +232,8 @@ class StoreBackend:
     # --- reading ------------------------------------------------------------------------------------
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
+        if self.refusal is not None:
+            return FetchResponse(COORDINATOR_NOT_AVAILABLE)
         if not request.group:
             return FetchResponse(INVALID_GROUP_ID)
         asked = None
@@ -248,6 +258,8 @@ class StoreBackend:
         return FetchResponse(NONE, list(topics.items()))
 
     async def list_groups(self) -> tuple[int, Sequence[str]]:
+        if self.refusal is not None:
+            return COORDINATOR_NOT_AVAILABLE, ()
         try:
             async with asyncio.timeout(self._fetch_timeout * 2):
                 return NONE, await self._behind.groups()
@@ -259,14 +271,14 @@ class StoreBackend:
     def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
         if code != NONE or not isinstance(found, Committed):
             return partition, NOTHING, -1, "", code
-        epoch = -1 if found.leader_epoch is None or not self._keeps_epochs else found.leader_epoch
+        epoch = -1 if found.leader_epoch is None or not self.keeps_epochs else found.leader_epoch
         return partition, found.offset, epoch, found.metadata, NONE
 
     # --- what is known of it ------------------------------------------------------------------------
 
     def trouble(self) -> str | None:
         """Why the store, or either half of a dual one, cannot be used at present; None while it can."""
-        return self._behind.trouble()
+        return self.refusal or self._behind.trouble()
 
     def metrics(self) -> Mapping[str, float]:
         return {**self._figures, **self._behind.figures(), "store_failing": int(self.trouble() is not None)}

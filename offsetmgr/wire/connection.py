@@ -28,6 +28,7 @@ from kio.serial.errors import SerialError
 from kio.static.protocol import Payload
 
 from offsetmgr.errors import AuthenticationFailed, OffsetMgrError, ServerError, TimedOut, Unreachable
+from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.sasl import Mechanism
 from offsetmgr.wire.security import Security
@@ -186,8 +187,11 @@ class Connection:
     def closed(self) -> bool:
         return self._failure is not None
 
-    async def call(self, request: Payload | Encoded, response: type[R], timeout: float) -> R:
+    async def call(self, request: Payload | Encoded, response: type[R], timeout: float, *, yielding: bool = False) -> R:
         """Sends a request and waits for its answer, at most ``timeout`` seconds.
+
+        ``yielding``: a large answer is decoded in the codec thread, so that the event loop can do other work. This
+        takes longer than decoding on the event loop.
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the answer is not Kafka's).
         """
@@ -195,6 +199,8 @@ class Connection:
         flexible = response.__flexible__ and response is not ApiVersionsResponse
         try:
             start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
+            if yielding and len(frame) > LARGE_BYTES:
+                return (await in_codec_thread(entity_reader(response), frame, start))[0]
             return entity_reader(response)(frame, start)[0]
         except (SerialError, ValueError, IndexError) as error:
             self._fail(self._not_kafka())

@@ -53,7 +53,6 @@ class Cursor:
         at: int,
         *,
         flexible: bool,
-        most_items: int = _MOST_ITEMS,
         longest: int | None = None,
     ) -> None:
         """``longest``: bytes of a string, where `DECODING` does not limit them."""
@@ -61,7 +60,7 @@ class Cursor:
         self.data = data
         self.at = at
         self.flexible = flexible
-        self.items_left = most_items
+        self.items_left = _MOST_ITEMS
 
     def number(self, form: struct.Struct) -> int:
         """A number of a fixed size."""

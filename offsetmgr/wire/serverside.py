@@ -42,13 +42,11 @@ _Read: TypeAlias = Callable[[Cursor], Any]
 _Write: TypeAlias = Callable[[bytearray, Any], None]
 
 
-def decode_request(api_key: int, version: int, frame: bytes, at: int, most_items: int | None = None) -> Message:
-    """The request whose body begins at ``at``, with at most so many items of all arrays. Raises `InvalidRequest` for
-    what breaks the format or exceeds a limit."""
+def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
+    """The request whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format or exceeds a
+    limit."""
     schema = _request(api_key, version)
-    if most_items is None:
-        return schema.read(Cursor(frame, at, flexible=schema.flexible))
-    return schema.read(Cursor(frame, at, flexible=schema.flexible, most_items=most_items))
+    return schema.read(Cursor(frame, at, flexible=schema.flexible))
 
 
 def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:

@@ -202,7 +202,7 @@ class Upstream:
     ) -> Any:
         head = b"\0" if version >= flexible else b""
         request = Encoded(api_key, version, head + encode_request(api_key, version, message))
-        return await connection.call(request, load_response_schema(api_key, version), self._timeout)
+        return await connection.call(request, load_response_schema(api_key, version), self._timeout, yielding=True)
 
 
 def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:

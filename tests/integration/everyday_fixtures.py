@@ -34,8 +34,9 @@ def topic(unique: str, kafka: KafkaBroker, make_topic: Callable[..., str]) -> st
 @pytest.fixture(params=["zookeeper", "kafka", "dual"])
 def flags(request: pytest.FixtureRequest, kafka: KafkaBroker, zookeeper: ZooKeeperServer, cli: Cli) -> list[str]:
     """What to say for each kind of store, with the brokers for the logs."""
-    if request.param == "dual":
+    if request.param != "kafka":
         join_cluster(zookeeper.connect, kafka.bootstrap)
+    if request.param == "dual":
         config = Path(cli.environ["XDG_CONFIG_HOME"]) / "offsetmgr" / "config.toml"
         config.parent.mkdir(parents=True)
         config.write_text(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from everyday import Cli
+from sameclusters import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
@@ -95,7 +96,9 @@ def test_an_unknown_group_is_one_line(
     zookeeper: ZooKeeperServer,
 ) -> None:
     flags = ["--bootstrap-server", kafka.bootstrap]
-    flags += ["--zookeeper", zookeeper.connect] if kind == "zookeeper" else []
+    if kind == "zookeeper":
+        join_cluster(zookeeper.connect, kafka.bootstrap)
+        flags += ["--zookeeper", zookeeper.connect]
     unknown = f"{topic}-unknown"
     named = [unknown if a == "g" else topic if a == "t" else f"{topic}:0" if a == "t:0" else a for a in arguments]
     line = check_fault(cli, [*named, *flags], tmp_path, PATIENT_MS)

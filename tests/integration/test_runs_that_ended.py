@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import os
 import select
 import signal
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +84,8 @@ class Scene:
 
     def offsets(self) -> list[int]:
         tp = TopicPartition(self.topic, 0)
-        found = self.store.scan(self.names)
-        return [one.offsets[tp].offset for one in found]
+        found = {one.group: one.offsets[tp] for one in self.store.scan(self.names)}
+        return [found[name].offset for name in self.names]
 
     def locked(self) -> list[str]:
         """The groups that have members."""
@@ -127,12 +129,14 @@ def planned(scene: Scene, kafka: KafkaBroker) -> Scene:
 
 def stopped_under_lock(scene: Scene, process: subprocess.Popen[bytes]) -> list[str]:
     """Freezes the process at a moment at which it holds locks, and says of which groups."""
-    while True:
+    for pause in itertools.cycle((0.0, 0.02, 0.05, 0.1, 0.01, 0.03)):
         assert process.poll() is None, "it ended before it was seen to hold a lock"
         process.send_signal(signal.SIGSTOP)
         if found := scene.locked():
             return found
         process.send_signal(signal.SIGCONT)
+        time.sleep(pause)  # else it would never come as far as a lock
+    raise AssertionError("a cycle has no end")
 
 
 def test_the_run_after_a_killed_one_waits_for_its_locks(planned: Scene) -> None:

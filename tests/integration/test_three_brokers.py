@@ -20,7 +20,7 @@ from processes import Commands, create_topic, wait_for
 
 from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.errors import GroupActive, OffsetMgrError
 from offsetmgr.migration.journal import read_journal
 from offsetmgr.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -263,7 +263,9 @@ def test_a_coordinator_that_moves_in_the_middle_of_locked_edits_leaves_no_mixtur
     assert second.bootstrap != first.bootstrap
     assert mixtures == []
     assert failed_in_handing_over == []
-    assert all(error.retriable for error in failures), failures
+    for error in failures:
+        # The lock that was held when its coordinator was killed ends by its session.
+        assert error.retriable or (isinstance(error, GroupActive) and error.lock_ends_s), failures
 
 
 def test_with_two_of_three_down_nothing_is_claimed_and_the_same_command_succeeds_when_they_are_back(

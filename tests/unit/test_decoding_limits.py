@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from listening import Listening, MemoryBackend, WireClient
+from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message
 
 from offsetmgr.errors import InvalidRequest
 from offsetmgr.server.limits import Limits
 from offsetmgr.wire.primitives import Cursor, varint
-from offsetmgr.wire.serverside import decode_request, encode_request
+from offsetmgr.wire.serverside import decode_request, decode_response, encode_request
 
 FIND_COORDINATOR, DESCRIBE_GROUPS, API_VERSIONS, DELETE_GROUPS = 10, 15, 18, 42
+INVALID_REQUEST, INVALID_COMMIT_OFFSET_SIZE, INVALID_TOPIC = 42, 28, 17
 CPU_MS = 20.0
 
 
@@ -78,7 +79,7 @@ def test_a_large_api_versions_request_is_refused_before_it_is_read(listening: Li
     ("api_key", "version", "field"),
     [(FIND_COORDINATOR, 4, "coordinator_keys"), (DESCRIBE_GROUPS, 5, "groups"), (DELETE_GROUPS, 2, "groups_names")],
 )
-def test_too_many_names_are_refused_and_as_many_as_the_java_tools_send_are_not(
+def test_too_many_names_are_each_refused_and_as_many_as_the_java_tools_send_are_not(
     listening: Listening, api_key: int, version: int, field: str
 ) -> None:
     others: dict[str, Any] = {"key_type": 0, "include_authorized_operations": False}
@@ -86,10 +87,10 @@ def test_too_many_names_are_refused_and_as_many_as_the_java_tools_send_are_not(
         message = {field: [f"g{n}" for n in range(number)], **others}
         with WireClient(listening.port) as client, WireClient(listening.port) as other:
             client.socket.sendall(frame(api_key, version, encode_request(api_key, version, message)))
-            if served:
-                assert len(client.receive()) > number
-            else:
-                assert client.hung_up()
+            answer = decode_response(api_key, version, client.receive(), 5)
+            (results,) = (value for value in answer.values() if isinstance(value, list))
+            assert len(results) == number
+            assert {result["error_code"] == INVALID_REQUEST for result in results} == {not served}
             other.ask(API_VERSIONS, 0, {})
 
 
@@ -141,3 +142,115 @@ def test_the_limits_have_the_documented_defaults() -> None:
     found = Limits()
     assert (found.unauthenticated_bytes, found.api_versions_bytes, found.names) == (65_536, 8_192, 50_000)
     assert (found.tags, found.name_bytes) == (64, 32_767)
+
+
+PARTITIONS = 15_000
+COMMIT, FETCH, METADATA, LIST_OFFSETS, OFFSET_DELETE = 8, 9, 3, 2, 47
+UNKNOWN_TOPICS = [{"name": f"t{n}"} for n in range(20_000)]
+
+
+def commit_of(group: str, offset: int, partitions: int, topic: str = "t") -> dict[str, Any]:
+    return commit_message(group, {(topic, p): offset for p in range(partitions)})
+
+
+def wanted(group: str, partitions: int | None) -> dict[str, Any]:
+    topics = None if partitions is None else [{"name": "t", "partition_indexes": list(range(partitions))}]
+    return {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+
+
+BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "a commit of 15,000 partitions": (COMMIT, 8, commit_of("g", 7, PARTITIONS)),
+    "a fetch of 15,000 partitions": (FETCH, 8, {"groups": [wanted("g", PARTITIONS)], "require_stable": False}),
+    "a fetch of all offsets": (FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False}),
+    "a fetch of 20,000 groups": (
+        FETCH, 8, {"groups": [wanted(f"g{n}", 1) for n in range(20_000)], "require_stable": False}
+    ),
+    "20,000 groups described": (DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(20_000)]}),
+    "20,000 groups deleted": (DELETE_GROUPS, 2, {"groups_names": [f"g{n}" for n in range(20_000)]}),
+    "20,000 coordinators": (FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [f"g{n}" for n in range(20_000)]}),
+    "coordinators of long names": (
+        FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["x" * 32_000 + str(n) for n in range(200)]}
+    ),
+    "20,000 topics": (METADATA, 9, {"topics": UNKNOWN_TOPICS, "allow_auto_topic_creation": False}),
+    "where 20,000 partitions end": (
+        LIST_OFFSETS, 6, {
+            "replica_id": -1, "isolation_level": 0, "topics": [
+                {"name": "t", "partitions": [
+                    {"partition_index": p, "current_leader_epoch": -1, "timestamp": -1} for p in range(20_000)
+                ]}
+            ],
+        },
+    ),
+    "15,000 offsets deleted": (
+        OFFSET_DELETE, 0,
+        {"group_id": "g", "topics": [{"name": "t", "partitions": [{"partition_index": p} for p in range(PARTITIONS)]}]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BULK)
+def test_no_bulk_request_of_a_tool_holds_the_event_loop(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    longest = []
+    for _ in range(3):
+        with WireClient(listening.port) as client:
+            client.ask(*BULK["a commit of 15,000 partitions"])
+            gc.collect()
+            gc.disable()
+            try:
+                with monkeypatch.context() as patch:
+                    probe = Probe(patch)
+                    client.ask(*BULK[what])
+                    longest.append(probe.longest)
+            finally:
+                gc.enable()
+    assert min(longest) <= CPU_MS, longest
+
+
+def test_a_large_commit_is_not_overtaken_by_a_small_one_behind_it(listening: Listening) -> None:
+    with WireClient(listening.port) as client:
+        client.send(COMMIT, 8, commit_of("g", 1, PARTITIONS))
+        client.send(COMMIT, 8, commit_of("g", 2, 10))
+        client.receive()
+        client.receive()
+        found = client.ask(FETCH, 7, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [9, 10]}],
+                                      "require_stable": False})  # fmt: skip
+    (topic,) = found["topics"]
+    assert [part["committed_offset"] for part in topic["partitions"]] == [2, 1]
+
+
+def test_more_partitions_than_a_group_may_name_at_once_are_refused(listening: Listening) -> None:
+    with WireClient(listening.port) as client:
+        refused = commit_errors(client.ask(COMMIT, 8, commit_of("g", 1, PARTITIONS + 1)))
+        assert set(refused.values()) == {INVALID_COMMIT_OFFSET_SIZE}
+        assert len(refused) == PARTITIONS + 1
+        (group,) = client.ask(FETCH, 8, {"groups": [wanted("g", PARTITIONS + 1)], "require_stable": False})["groups"]
+        assert (group["error_code"], group["topics"]) == (INVALID_REQUEST, [])
+        assert (
+            client.ask(FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False})["groups"][0]["topics"] == []
+        )
+
+
+def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_committed(listening: Listening) -> None:
+    with WireClient(listening.port) as client:
+        answer = client.ask(COMMIT, 8, commit_message("g", {("t", 0): 1, ("x" * 250, 0): 1, ("y" * 249, 0): 1}))
+    assert commit_errors(answer) == {("t", 0): 0, ("x" * 250, 0): INVALID_TOPIC, ("y" * 249, 0): 0}
+
+
+def test_a_client_that_takes_no_answers_is_read_no_further(listening: Listening) -> None:
+    """500 requests of 20 bytes ask for 300 KB each. The listener holds a part of the answers, and no more."""
+    small = Limits(answer_bytes=1_000_000)
+    with Listening(listening.backend, limits=small) as slow, WireClient(slow.port, receive_buffer=65_536) as client:
+        client.ask(*BULK["a commit of 15,000 partitions"])
+        for _ in range(500):
+            client.send(*BULK["a fetch of all offsets"])
+        (connection,) = slow.service.connections
+        pipeline = connection._pipeline
+        end = time.monotonic() + 10
+        while not pipeline.answers_full and time.monotonic() < end:
+            time.sleep(0.005)
+        time.sleep(0.2)  # time in which a listener without the limit would go on
+        assert pipeline._answer_bytes + connection.unsent < 2_000_000
+        sizes = {len(client.receive()) for _ in range(500)}
+        assert len(sizes) == 1 and min(sizes) > 200_000

@@ -16,25 +16,32 @@ from offsetmgr.server.dispatch import HANG_UP, Answer, Request
 from offsetmgr.server.handlers.endpoint import (
     ACL_DESCRIBE,
     ACL_READ,
+    INVALID_REQUEST,
     NOT_ASKED,
     TOPIC_AUTHORIZATION_FAILED,
     Endpoint,
     bits,
+    by_size,
     decoded,
     encoded,
+    encoded_by_size,
+    portions,
+    too_many,
 )
+from offsetmgr.wire.codecthread import LARGE_BYTES
 from offsetmgr.wire.serverside import EncodedItems, encode_items
 from offsetmgr.wire.upstream import TopicLayout
 
 _UNKNOWN_TOPIC: Final = 3
 _LEADER_NOT_AVAILABLE: Final = 5
 _COORDINATOR_NOT_AVAILABLE: Final = 15
-_INVALID_REQUEST: Final = 42
 _UNKNOWN_TOPIC_ID: Final = 100
 _UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 _REQUEST_TIMED_OUT: Final = 7
 _GROUP: Final = 0
 _BROKERS: Final = 1
+_NAMES: Final = 1_000
+"""Topics that the brokers are asked for in one request."""
 _BATCH: Final = 20
 """Topics that are worked on before other clients have their turn."""
 _KEYS_BATCH: Final = 200
@@ -57,13 +64,14 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
             raise InvalidRequest("Metadata", f"a topic without a name, before version {_NAMELESS}")
         names = [topic["name"] for topic in asked if topic["name"] is not None]
         ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
-    forbidden = [
+    if names is not None and too_many(request, names):
+        raise InvalidRequest("Metadata", f"it names {len(names)} topics")
+    forbidden: list[dict[str, Any]] = [
         {"error_code": TOPIC_AUTHORIZATION_FAILED, "name": name, "topic_id": None, "partitions": []}
-        for name in names or ()
-        if not endpoint.topic_allowed(request, Operation.DESCRIBE, name)
+        for name in await _visible(endpoint, request, names or (), visible=False)
     ]
     if names is not None and forbidden:
-        names = [name for name in names if endpoint.topic_allowed(request, Operation.DESCRIBE, name)]
+        names = await _visible(endpoint, request, names)
     try:
         layouts = await _layouts(endpoint, names, ids)
     except OffsetMgrError:
@@ -72,21 +80,34 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         layouts = [TopicLayout(name, None, _LEADER_NOT_AVAILABLE) for name in names]
         layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
     operations = bits(ACL_DESCRIBE, ACL_READ) if message.get("include_topic_authorized_operations") else NOT_ASKED
-    topics = [
-        layout
-        for layout in layouts
-        if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
-    ]
+    if names is None:
+        shown = set(await _visible(endpoint, request, [layout.name for layout in layouts if layout.name is not None]))
+        layouts = [layout for layout in layouts if layout.name in shown]
+    elif ids:
+        layouts = [
+            layout
+            for layout in layouts
+            if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
+        ]
     told: dict[str, Any] = {
         "error_code": 0,
         "brokers": _nodes(endpoint),
         "cluster_id": await _cluster_id(endpoint),
         "controller_id": endpoint.node_id,
-        "topics": await _encoded_topics(endpoint, request, topics, operations, forbidden),
+        "topics": await _encoded_topics(endpoint, request, layouts, operations, forbidden),
     }
     if message.get("include_cluster_authorized_operations"):
         told["cluster_authorized_operations"] = bits(ACL_DESCRIBE)
-    return encoded(request, told)
+    return await encoded_by_size(request, told)
+
+
+async def _visible(endpoint: Endpoint, request: Request, names: Sequence[str], *, visible: bool = True) -> list[str]:
+    """The topics that the client may see, or those that it may not. Other clients have their turn in between."""
+    found: list[str] = []
+    for part in portions(names, _NAMES):
+        found += [n for n in part if endpoint.topic_allowed(request, Operation.DESCRIBE, n) is visible]
+        await asyncio.sleep(0)
+    return found
 
 
 async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
@@ -126,7 +147,10 @@ def find_coordinator(endpoint: Endpoint, request: Request) -> bytes | Awaitable[
     if "coordinator_keys" not in message:
         return encoded(request, _coordinator(endpoint, kind, message["key"]))
     keys = message["coordinator_keys"]
-    if len(keys) <= _KEYS_BATCH:
+    if too_many(request, keys):
+        refused = {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": "more keys than one request may have"}
+        return by_size(request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]}))
+    if len(keys) <= _KEYS_BATCH and len(request.frame) <= LARGE_BYTES:
         return encoded(request, {"coordinators": _coordinators(endpoint, kind, keys)})
     return _many_coordinators(endpoint, request, kind, keys)
 
@@ -134,11 +158,11 @@ def find_coordinator(endpoint: Endpoint, request: Request) -> bytes | Awaitable[
 async def _many_coordinators(endpoint: Endpoint, request: Request, kind: int, keys: Sequence[str]) -> bytes:
     """A few keys at a time: other clients have their turn in between."""
     data = bytearray()
-    for at in range(0, len(keys), _KEYS_BATCH):
-        some = _coordinators(endpoint, kind, keys[at : at + _KEYS_BATCH])
+    for part in portions(keys, _KEYS_BATCH):
+        some = _coordinators(endpoint, kind, part)
         data += encode_items(request.api_key, request.version, "coordinators", some)
         await asyncio.sleep(0)
-    return encoded(request, {"coordinators": EncodedItems(len(keys), data)})
+    return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
 
 
 def _coordinators(endpoint: Endpoint, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -148,7 +172,7 @@ def _coordinators(endpoint: Endpoint, kind: int, keys: Sequence[str]) -> list[di
 def _coordinator(endpoint: Endpoint, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
         why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
-        return {**_NO_NODE, "error_code": _INVALID_REQUEST, "error_message": why}
+        return {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": why}
     node = endpoint.backend.coordinator(key)
     if node is None:
         return {**_NO_NODE, "error_code": _COORDINATOR_NOT_AVAILABLE, "error_message": None}
@@ -157,7 +181,12 @@ def _coordinator(endpoint: Endpoint, kind: int, key: str) -> dict[str, Any]:
 
 async def _layouts(endpoint: Endpoint, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
     if endpoint.cluster is not None:
-        return await endpoint.cluster.topics(names, ids)
+        if names is None or len(names) <= _NAMES:
+            return await endpoint.cluster.topics(names, ids)
+        layouts = list(await endpoint.cluster.topics([], ids)) if ids else []
+        for at in range(0, len(names), _NAMES):
+            layouts += await endpoint.cluster.topics(names[at : at + _NAMES], ())
+        return layouts
     unknown = [TopicLayout(name, None, _UNKNOWN_TOPIC) for name in names or ()]
     return unknown + [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
 

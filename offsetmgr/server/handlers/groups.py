@@ -17,11 +17,14 @@ from offsetmgr.server.handlers.endpoint import (
     ACL_DESCRIBE,
     ACL_READ,
     GROUP_AUTHORIZATION_FAILED,
+    INVALID_REQUEST,
     NOT_ASKED,
     Endpoint,
     bits,
     decoded,
-    encoded,
+    encoded_by_size,
+    portions,
+    too_many,
 )
 from offsetmgr.wire.primitives import INT16, INT32, NO_TAGS, count, string
 
@@ -75,25 +78,30 @@ def _behind_name(version: int) -> bytes:
 async def describe_groups(endpoint: Endpoint, request: Request) -> Answer:
     message = decoded(request)
     asked = bool(message.get("include_authorized_operations"))
+    if too_many(request, message["groups"]):
+        return await encoded_by_size(
+            request, {"groups": [{**_ABOUT, "group_id": g, "error_code": INVALID_REQUEST} for g in message["groups"]]}
+        )
     groups = []
-    for number, group in enumerate(message["groups"], 1):
-        groups.append(await _described(endpoint, request, group, operations_asked=asked))
-        if number % _DESCRIBED_BATCH == 0:
-            await asyncio.sleep(0)
-    return encoded(request, {"groups": groups})
+    for part in portions(message["groups"], _DESCRIBED_BATCH):
+        groups += [await _described(endpoint, request, group, operations_asked=asked) for group in part]
+        await asyncio.sleep(0)
+    return await encoded_by_size(request, {"groups": groups})
+
+
+_ABOUT: Final[dict[str, Any]] = {
+    "error_code": 0,
+    "error_message": None,
+    "group_state": "",
+    "protocol_type": "",
+    "protocol_data": "",
+    "members": [],
+    "authorized_operations": NOT_ASKED,
+}
 
 
 async def _described(endpoint: Endpoint, request: Request, group: str, *, operations_asked: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "error_code": 0,
-        "error_message": None,
-        "group_id": group,
-        "group_state": "",
-        "protocol_type": "",
-        "protocol_data": "",
-        "members": [],
-        "authorized_operations": NOT_ASKED,
-    }
+    told: dict[str, Any] = {**_ABOUT, "group_id": group}
     if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
         return {**told, "error_code": GROUP_AUTHORIZATION_FAILED}
     found = await endpoint.backend.fetch(FetchRequest(group))
@@ -120,8 +128,11 @@ async def delete_groups(endpoint: Endpoint, request: Request) -> Answer:
         return {"group_id": group, "error_code": error}
 
     groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second would find nothing
-    results: list[dict[str, Any]] = []
-    for at in range(0, len(groups), _DELETED_BATCH):
-        results += await asyncio.gather(*map(deleted, groups[at : at + _DELETED_BATCH]))
+    if too_many(request, groups):
+        results = [{"group_id": group, "error_code": INVALID_REQUEST} for group in groups]
+        return await encoded_by_size(request, {"results": results})
+    results = []
+    for part in portions(groups, _DELETED_BATCH):
+        results += await asyncio.gather(*map(deleted, part))
         await asyncio.sleep(0)
-    return encoded(request, {"results": results})
+    return await encoded_by_size(request, {"results": results})

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.server.authorization import Operation
 from offsetmgr.server.dispatch import Answer, Request
-from offsetmgr.server.handlers.endpoint import TOPIC_AUTHORIZATION_FAILED, Endpoint, decoded, encoded
+from offsetmgr.server.handlers.endpoint import TOPIC_AUTHORIZATION_FAILED, Endpoint, by_size, decoded, encoded
 from offsetmgr.wire.upstream import AskedOffset, FoundOffset
 
 _UNKNOWN_TOPIC: Final = 3
 _LEADER_NOT_AVAILABLE: Final = 5
 _READ_COMMITTED: Final = 1
+_PORTION: Final = 1_000
+"""Partitions that the brokers are asked for in one request."""
 
 
-async def list_offsets(endpoint: Endpoint, request: Request) -> Answer:
-    """The leader epochs that clients send are not passed on: what they know of leaders is what we told them."""
+def prepare(request: Request) -> tuple[dict[str, list[AskedOffset]], bool]:
+    """Decodes a ListOffsets: the partitions by topic, and whether only committed records count. Raises
+    `InvalidRequest`."""
     message = decoded(request)
     asked = {
         topic["name"]: [AskedOffset(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
         for topic in message["topics"]
     }
+    return asked, message.get("isolation_level") == _READ_COMMITTED
+
+
+async def list_offsets(endpoint: Endpoint, request: Request) -> Answer:
+    """The leader epochs that clients send are not passed on: what they know of leaders is what we told them."""
+    asked, committed = request.prepared or prepare(request)
     may_see = {name for name in asked if endpoint.topic_allowed(request, Operation.DESCRIBE, name)}
     allowed = {name: parts for name, parts in asked.items() if name in may_see}
-    committed = message.get("isolation_level") == _READ_COMMITTED
-    found = await _found(endpoint, allowed, read_committed=committed)
+    found: dict[str, list[FoundOffset]] = {}
+    for portion in _portions(allowed):
+        for name, offsets in (await _found(endpoint, portion, read_committed=committed)).items():
+            found.setdefault(name, []).extend(offsets)
+        await asyncio.sleep(0)
     for name, parts in asked.items():
         if name not in may_see:
             found[name] = _failed(parts, TOPIC_AUTHORIZATION_FAILED)
-    return encoded(request, {"topics": [_topic(name, found[name]) for name in asked]})
+    answer = by_size(request, _answer, request, [(name, found[name]) for name in asked])
+    return answer if isinstance(answer, bytes) else await answer
+
+
+def _answer(request: Request, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:
+    return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
+
+
+def _portions(asked: Mapping[str, Sequence[AskedOffset]]) -> Iterator[dict[str, Sequence[AskedOffset]]]:
+    """The same partitions, at most `_PORTION` at a time: other clients have their turn in between."""
+    portion: dict[str, Sequence[AskedOffset]] = {}
+    number = 0
+    for name, parts in asked.items():
+        for at in range(0, max(len(parts), 1), _PORTION):
+            some = parts[at : at + _PORTION]
+            if number + len(some) > _PORTION:
+                yield portion
+                portion, number = {}, 0
+            portion[name] = some
+            number += len(some) + 1
+    if portion:
+        yield portion
 
 
 async def _found(

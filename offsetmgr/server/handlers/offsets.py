@@ -5,63 +5,132 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from offsetmgr.manager.requests import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.requests import (
+    INVALID_COMMIT_OFFSET_SIZE,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server import commit_codec, fetch_codec
 from offsetmgr.server.authorization import Operation
 from offsetmgr.server.dispatch import Answer, Later, Outcome, Request
 from offsetmgr.server.handlers.endpoint import (
     GROUP_AUTHORIZATION_FAILED,
+    INVALID_REQUEST,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_SERVER_ERROR,
     Endpoint,
+    by_size,
     decoded,
     encoded,
+    encoded_by_size,
+    portions,
 )
+from offsetmgr.wire.codecthread import in_codec_thread
 
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_PARTITION: Final = 3
-_INVALID_REQUEST: Final = 42
+_INVALID_TOPIC: Final = 17
+TOPIC_NAME_LENGTH: Final = 249
+"""Characters of the longest topic name that a broker allows (org.apache.kafka.common.internals.Topic)."""
 _DEFECT: Final = CommitResponse(UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(UNKNOWN_SERVER_ERROR)
+_MANY: Final = 2_000
+"""Partitions of a response that the codec thread encodes, however small the request was."""
 _BATCH: Final = 50
 """Groups that are worked on before other clients have their turn."""
 
 
-def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
+class _Commit(NamedTuple):
+    """A decoded OffsetCommit."""
+
+    request: CommitRequest
+    """Without the partitions that are refused."""
+    topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
+    """All partitions of the request."""
+    refused: dict[tuple[str, int], int]
+    """Error codes by topic and partition."""
+    error: int = 0
+    """Of the whole request."""
+
+
+def prepare_commit(endpoint: Endpoint, request: Request) -> _Commit:
+    """Decodes an OffsetCommit and checks it against the rules. Raises `InvalidRequest`."""
     version = request.version
     commit, negative = commit_codec.decode(
         version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE)
     )
     topics = commit.topics
     refused: dict[tuple[str, int], int] = {}
+    if _too_many(request, topics):
+        return _Commit(commit, topics, refused, INVALID_COMMIT_OFFSET_SIZE)
     if endpoint.authorizes:
         if not endpoint.group_allowed(request, Operation.WRITE, commit.group):
-            return commit_codec.encode(version, topics, CommitResponse(GROUP_AUTHORIZATION_FAILED))
+            return _Commit(commit, topics, refused, GROUP_AUTHORIZATION_FAILED)
         refused = _forbidden(endpoint, request, commit)
+    if any(len(topic) > TOPIC_NAME_LENGTH for topic, _ in topics):
+        refused |= {
+            (topic, part[0]): _INVALID_TOPIC
+            for topic, parts in topics
+            if len(topic) > TOPIC_NAME_LENGTH
+            for part in parts
+        }
     if negative:
         refused |= _nonsense(commit)
-    if refused:
-        commit = _without(commit, refused)
-    if not any(parts for _, parts in commit.topics):
-        return commit_codec.encode(version, topics, CommitResponse(errors=refused))
+    return _Commit(_without(commit, refused) if refused else commit, topics, refused)
 
-    def answer(response: CommitResponse) -> Answer:
-        if refused:
-            response = _both(commit, response, refused)
-        return commit_codec.encode(version, topics, response)
+
+def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
+    version = request.version
+    commit, topics, refused, error = request.prepared or prepare_commit(endpoint, request)
+    if error or not any(parts for _, parts in commit.topics):
+        return by_size(request, commit_codec.encode, version, topics, CommitResponse(error, errors=refused))
+
+    def answer(response: CommitResponse) -> Answer | Awaitable[Answer]:
+        return by_size(request, _commit_answer, version, commit, topics, refused, response)
 
     return Later(endpoint.backend.commit(commit), answer, _DEFECT)
 
 
+def _too_many(request: Request, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
+    return sum(len(parts) for _, parts in topics) > request.connection.service.limits.partitions
+
+
+def _commit_answer(
+    version: int,
+    commit: CommitRequest,
+    topics: Sequence[tuple[str, Sequence[PartitionCommit]]],
+    refused: dict[tuple[str, int], int],
+    response: CommitResponse,
+) -> bytes:
+    if refused:
+        response = _both(commit, response, refused)
+    return commit_codec.encode(version, topics, response)
+
+
+def prepare_fetch(request: Request) -> Sequence[FetchRequest]:
+    """Decodes an OffsetFetch. Raises `InvalidRequest`."""
+    version = request.version
+    return fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
+
+
 def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
     version = request.version
-    asked = fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
+    asked = request.prepared or prepare_fetch(request)
     if len(asked) == 1:
-        result = _fetched(endpoint, request, asked[0])
-        return Later(result, lambda found: fetch_codec.encode(version, asked, [found]), _FETCH_DEFECT)
+
+        def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
+            if sum(len(parts) for _, parts in found.topics) > _MANY:
+                return in_codec_thread(fetch_codec.encode, version, asked, [found])
+            return by_size(request, fetch_codec.encode, version, asked, [found])
+
+        return Later(_fetched(endpoint, request, asked[0]), answer, _FETCH_DEFECT)
     return _fetch_many(endpoint, request, asked)
 
 
@@ -71,6 +140,8 @@ async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
     if not endpoint.group_allowed(request, Operation.DELETE, group):
         return encoded(request, {"error_code": GROUP_AUTHORIZATION_FAILED, "topics": []})
     asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
+    if _too_many(request, asked):
+        return encoded(request, {"error_code": INVALID_REQUEST, "topics": []})
     allowed = [(name, parts) for name, parts in asked if endpoint.topic_allowed(request, Operation.DELETE, name)]
     names = {name for name, _ in allowed}
     response = await endpoint.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
@@ -85,7 +156,7 @@ async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
                 ],
             }
         )
-    return encoded(request, {"error_code": response.error, "topics": topics})
+    return await encoded_by_size(request, {"error_code": response.error, "topics": topics})
 
 
 # --- commits ------------------------------------------------------------------------------------------
@@ -110,7 +181,7 @@ def _nonsense(commit: CommitRequest) -> dict[tuple[str, int], int]:
             if part[0] < 0:
                 refused[key] = _UNKNOWN_PARTITION
             elif part[1] < lowest:
-                refused[key] = _INVALID_REQUEST
+                refused[key] = INVALID_REQUEST
     return refused
 
 
@@ -131,16 +202,21 @@ def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[s
 
 
 def _fetched(endpoint: Endpoint, request: Request, asked: FetchRequest) -> Awaitable[FetchResponse]:
+    if asked.topics is not None and _too_many(request, asked.topics):
+        return _refused_fetch(INVALID_REQUEST)
     if endpoint.authorizes:
         return _fetch_what_is_allowed(endpoint, request, asked)
     return endpoint.backend.fetch(asked)
 
 
+async def _refused_fetch(error: int) -> FetchResponse:
+    return FetchResponse(error)
+
+
 async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[FetchRequest]) -> bytes:
     """A few groups at a time: tools ask for all that there are at once."""
     parts: list[bytes] = []
-    for at in range(0, len(asked), _BATCH):
-        several = asked[at : at + _BATCH]
+    for several in portions(asked, _BATCH, lambda one: one.group):
         results = await asyncio.gather(*(_fetched(endpoint, request, one) for one in several), return_exceptions=True)
         for one, found in zip(several, results, strict=True):
             if isinstance(found, BaseException):
@@ -148,7 +224,8 @@ async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[Fetc
             response = _FETCH_DEFECT if isinstance(found, BaseException) else found
             parts.append(fetch_codec.encode_group(request.version, one, response))
         await asyncio.sleep(0)
-    return fetch_codec.encode_batch(parts)
+    made = by_size(request, fetch_codec.encode_batch, parts)
+    return made if isinstance(made, bytes) else await made
 
 
 async def _fetch_what_is_allowed(endpoint: Endpoint, request: Request, asked: FetchRequest) -> FetchResponse:

@@ -8,7 +8,7 @@ from typing import Final
 from offsetmgr.server import commit_codec, fetch_codec
 from offsetmgr.server.dispatch import Api, Lane
 from offsetmgr.server.handlers import cluster, groups, listoffsets, offsets, sasl, versions
-from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.handlers.endpoint import Endpoint, decoded
 
 _NEVER: Final = 32767
 
@@ -16,8 +16,8 @@ _NEVER: Final = 32767
 def endpoint_apis(endpoint: Endpoint) -> list[Api]:
     """Without authentication there are no SASL APIs in it."""
     apis = [
-        Api(2, "ListOffsets", 1, 10, 6, partial(listoffsets.list_offsets, endpoint)),
-        Api(3, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint)),
+        Api(2, "ListOffsets", 1, 10, 6, partial(listoffsets.list_offsets, endpoint), prepare=listoffsets.prepare),
+        Api(3, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
         Api(
             8,
             "OffsetCommit",
@@ -26,6 +26,7 @@ def endpoint_apis(endpoint: Endpoint) -> list[Api]:
             commit_codec.FLEXIBLE,
             partial(offsets.offset_commit, endpoint),
             Lane.COMMITS,
+            prepare=partial(offsets.prepare_commit, endpoint),
         ),
         Api(
             9,
@@ -35,10 +36,11 @@ def endpoint_apis(endpoint: Endpoint) -> list[Api]:
             fetch_codec.FLEXIBLE,
             partial(offsets.offset_fetch, endpoint),
             Lane.FETCHES,
+            prepare=offsets.prepare_fetch,
         ),
-        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint), Lane.BESIDE),
-        Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint)),
-        Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint)),
+        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint), Lane.BESIDE, prepare=decoded),
+        Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint), prepare=decoded),
+        Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint), prepare=decoded),
         Api(
             versions.API_KEY,
             "ApiVersions",
@@ -48,8 +50,8 @@ def endpoint_apis(endpoint: Endpoint) -> list[Api]:
             partial(versions.api_versions, endpoint),
             before_login=True,
         ),
-        Api(42, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint)),
-        Api(47, "OffsetDelete", 0, 0, _NEVER, partial(offsets.offset_delete, endpoint)),
+        Api(42, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
+        Api(47, "OffsetDelete", 0, 0, _NEVER, partial(offsets.offset_delete, endpoint), prepare=decoded),
         Api(60, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
     ]
     if (authentication := endpoint.authentication) is not None:

@@ -43,8 +43,8 @@ class GroupListing:
     def apis(self) -> list[Api]:
         """What replaces the endpoint's."""
         return [
-            Api(_LIST, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list),
-            Api(_DESCRIBE, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe),
+            Api(_LIST, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
+            Api(_DESCRIBE, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
         ]
 
     async def _list(self, request: Request) -> Answer:

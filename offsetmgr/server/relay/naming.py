@@ -55,9 +55,25 @@ class Naming:
         """What replaces the endpoint's."""
         versions = endpoint_versions
         return [
-            Api(rewriting.API_KEY, "Metadata", 0, rewriting.HIGHEST, rewriting.FLEXIBLE, _or_hang_up(self._metadata)),
+            Api(
+                rewriting.API_KEY,
+                "Metadata",
+                0,
+                rewriting.HIGHEST,
+                rewriting.FLEXIBLE,
+                _or_hang_up(self._metadata),
+                prepare=decoded,
+            ),
             Api(_DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _or_hang_up(self._describe_cluster)),
-            Api(_FIND_COORDINATOR, "FindCoordinator", 0, 6, _FIND_FLEXIBLE, _or_hang_up(self._find_coordinator)),
+            Api(
+                _FIND_COORDINATOR,
+                "FindCoordinator",
+                0,
+                6,
+                _FIND_FLEXIBLE,
+                _or_hang_up(self._find_coordinator),
+                prepare=decoded,
+            ),
             Api(
                 versions.API_KEY,
                 "ApiVersions",

@@ -13,7 +13,6 @@ not streamed.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -45,6 +44,7 @@ from offsetmgr.server.relay.fetchsessions import (
 from offsetmgr.server.relay.link import Links
 from offsetmgr.server.relay.topicids import TopicIds, fetched_ids
 from offsetmgr.server.relay.upstream import Upstream
+from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 from offsetmgr.wire.primitives import INT32, NO_TAGS
 from offsetmgr.wire.serverside import (
     Message,
@@ -63,8 +63,6 @@ _ELECT_LEADERS: Final = 43
 _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
-_LARGE: Final = 32 * 1024
-"""Bytes of a message from which on a thread decodes it, so that other clients have their turn meanwhile."""
 
 
 class Screen:
@@ -98,7 +96,7 @@ class Screen:
         looks = bool(self._mark) and (access.shown is not None or (session is not None and session.begins))
         if not self._suspect(request):
             return self._answered(request, access, upstream.ask(request), []) if looks else None
-        if request.api_key != _PRODUCE and len(request.frame) > _LARGE:
+        if request.api_key != _PRODUCE and len(request.frame) > LARGE_BYTES:
             # Producers' requests must keep their order, which is the order of their sequence numbers.
             return self._apart(request, access)
         message = _decoded(request)
@@ -128,7 +126,7 @@ class Screen:
         """What takes so long that later requests of the client may be passed on before."""
         try:
             if message is None:
-                message = await asyncio.to_thread(_decoded, request)
+                message = await in_codec_thread(_decoded, request)
             await self._ids.learn(self._ids.unknown(_ids(listed(access, message))))
         except InvalidRequest:
             raise
@@ -253,7 +251,7 @@ def answer_of(request: Request, frame: bytes) -> Message:
 
 async def unhurried(work: Callable[[], Frame], size: int) -> Frame:
     """What ``work`` makes of a message of so many bytes."""
-    return await asyncio.to_thread(work) if size > _LARGE else work()
+    return await in_codec_thread(work) if size > LARGE_BYTES else work()
 
 
 def _decoded(request: Request) -> Message:
