@@ -6,6 +6,7 @@ and prints what it meets, so every call is bounded, its log is silenced, and wha
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import logging
 import time
@@ -94,6 +95,7 @@ class Admin:
         self.timeout = config.timeout_ms / 1000
         self.cluster_id: str | None = None
         self.brokers: tuple[int, ...] = ()
+        self.settings = config.kafka
         self._config = config
         self._client: AdminClient | None = None
         self._reported: deque[ck.KafkaError] = deque(maxlen=_REPORTS_KEPT)
@@ -274,6 +276,10 @@ class KafkaCluster:
         asked = list(dict.fromkeys(groups))
         if not asked:
             return {}
+        try:
+            return self._describe_by_wire(asked)
+        except UnsupportedOperation:  # a login or keys that only librdkafka knows
+            pass
         described: dict[str, GroupDescription | OffsetMgrError] = {}
         # The first one alone: while a new cluster makes its offsets topic nobody coordinates any group, and asked for
         # hundreds meanwhile librdkafka 2.16.1 ends the process (in rd_kafka_enq_once_del_source_return, seen).
@@ -286,6 +292,27 @@ class KafkaCluster:
             for group, value in found.items():
                 described[group] = value if isinstance(value, OffsetMgrError) else _description(value)
         return described
+
+    def _describe_by_wire(self, groups: list[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        """Over our own connections: asked for many groups on a busy broker, librdkafka 2.16.1 ends the process (in
+        rd_kafka_enq_once_del_source_return, seen). Raises `UnsupportedOperation`."""
+        from offsetmgr.wire.client import Client
+        from offsetmgr.wire.runner import Runner
+        from offsetmgr.wire.security import Security
+
+        async def describe() -> Mapping[str, GroupDescription | OffsetMgrError]:
+            client = Client(self._admin.bootstrap, Security.of(self._admin.settings))
+            try:
+                deadline = asyncio.get_running_loop().time() + self._admin.timeout
+                return await client.describe(groups, deadline)
+            finally:
+                await client.close()
+
+        runner = Runner()
+        try:
+            return runner.run(describe())
+        finally:
+            runner.close()
 
     def offsets_retention_ms(self) -> int | None:
         self._admin.client()
