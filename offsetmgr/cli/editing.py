@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +53,11 @@ def checked_crossing(what: str, source: NumberedStore, target: OffsetStore, tran
     if crossing.compared.relation is not Relation.SAME:
         note(f"cluster {crossing.text()}")
     return crossing
+
+
+def _topic_ids(store: OffsetStore, proposal: Proposal) -> Mapping[str, str]:
+    """Ids of the topics that the edit writes, as far as the store knows them: before-images are valid for these."""
+    return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
 
 
 class Edit:
@@ -183,12 +188,14 @@ class Edit:
         tool = f"offsetmgr {__version__}"
         store = self.store
         if not isinstance(store, Twofold):
-            header = header_for(store, tool)
+            header = header_for(store, tool, _topic_ids(store, proposal))
             results = carry_out(store, proposal, path, header, guard=guard, on_images=self._images_kept)
             return [self._undo(path, store.uri)], results
         inner = (store.primary, store.secondary)
         paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
-        first, second = (Image(at, header_for(one, tool)) for at, one in zip(paths, inner, strict=True))
+        first, second = (
+            Image(at, header_for(one, tool, _topic_ids(one, proposal))) for at, one in zip(paths, inner, strict=True)
+        )
         both = carry_out_both(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
         return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
 

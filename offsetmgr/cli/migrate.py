@@ -29,7 +29,7 @@ from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, 
 from offsetmgr.cli.sides import FromConfig, Sides, ToConfig
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import GroupNotFound, PlanError, UsageError
+from offsetmgr.errors import GroupNotFound, JournalError, PlanError, UsageError
 from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.partitionmap import read_map
@@ -147,7 +147,9 @@ def plan_command(
         header = planner.header()
         names = planner.selected_groups()
         planned = _all_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
-        summary, digest = write_plan(output, header, progress(planned, "groups planned", len(names)))
+        summary, digest = write_plan(
+            output, header, progress(planned, "groups planned", len(names)), planner.target.topic_ids
+        )
     if not summary.actions and not summary.failed_groups:
         output.unlink()
         where = f"groups {', '.join(groups)}" if groups else f"{view.counted(len(names), 'group')}"
@@ -404,7 +406,11 @@ def rollback_command(
         note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
         confirm(f"roll back {len(state.apply.intents)} groups?", yes=yes)
     with _work(plan, "undo", target, wait_empty) as (executor, state):
-        report = rollback(plan, state, executor, force=force)
+        try:
+            report = rollback(plan, state, executor, force=force)
+        except JournalError:  # it knows of nothing that was written: only the target shows whether that is so
+            _compare_others(plan, state, target)
+            raise
     view.show_report(report, "restored")
     if report.failed:
         note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
@@ -419,15 +425,15 @@ def rollback_command(
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
-    """Compares the groups that the journal does not know with the plan's before-images and prints what differs. Returns
+    """Compares what the journal does not know as written with the plan's before-images and prints what differs. Returns
     how many offsets do."""
-    from offsetmgr.migration.rollback import differences, not_begun
+    from offsetmgr.migration.rollback import differences, not_settled
 
-    others = sum(1 for _ in not_begun(plan, state))
+    others = sum(1 for _ in not_settled(plan, state))
     if not others:
         return 0
     begun = len(state.apply.intents)
-    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun and rolled back")
+    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun")
     count = 0
     for found in progress(differences(plan, state, target), "comparing"):
         count += 1
@@ -435,7 +441,7 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
             before, now = ("no offset" if n is None else n for n in (found.before, found.now))
             why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
             note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
-    compared = f"the other {view.counted(others, 'group')} that the plan writes were compared by reading"
+    compared = f"what it does not know as written, in {view.counted(others, 'group')}, was compared by reading"
     if not count:
         note(f"{compared}: every offset is as it was before")
         return 0
@@ -466,7 +472,7 @@ def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path
         back = WayBack(plan, state, planner, allow_rewind)
         header = planner.header()
         steps = progress(back.steps(), "groups planned", len(back.groups))
-        summary, _ = write_plan(output, header, steps)
+        summary, _ = write_plan(output, header, steps, planner.target.topic_ids)
     view.show_plan_header(header)
     view.show_expiry(header, summary, header.created_at)
     view.show_plan_summary(summary)

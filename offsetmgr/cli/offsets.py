@@ -360,9 +360,10 @@ def reset(
     ] = None,
     from_file: Annotated[
         str | None,
-        typer.Option("--from-file", metavar="FILE", help="To the offsets of a CSV file.", show_default=False),
+        typer.Option("--from-file", metavar="FILE", help="To the offsets of a CSV or Avro file.", show_default=False),
     ] = None,
     accept_unterminated: AcceptUnterminated = False,
+    translate: TranslateOption = None,
     export_csv: Annotated[
         bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
@@ -376,7 +377,7 @@ def reset(
 
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, and that is said.
     """
-    from offsetmgr.cli.editing import Edit, finish
+    from offsetmgr.cli.editing import Edit, checked_crossing, finish
     from offsetmgr.cli.scenario import scenario_of
     from offsetmgr.operations.reset import ToGiven, propose_reset
     from offsetmgr.operations.selection import TopicSelection, choose_groups
@@ -393,6 +394,7 @@ def reset(
         to_datetime=to_datetime,
         from_file=from_file,
         accept_unterminated=accept_unterminated,
+        crossing=lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
     if not isinstance(scenario, ToGiven) and bool(topic) == all_topics:
@@ -580,9 +582,7 @@ def import_offsets(
     with seekable(file) as path:
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
-                header = images_file.header
-                if header is None or header.source_uri != store.uri:
-                    checked_crossing("offsets import", images_file, store, translate)
+                crossing = checked_crossing("offsets import", images_file, store, translate)
             edit = Edit(
                 "offsets import undo",
                 connect,
@@ -596,7 +596,9 @@ def import_offsets(
             meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
             images = (one for one in load_images(path) if one.group in meant)
             note(f"{file} holds before-images: taking that edit back")
-            code = edit.run(require_topics(propose_undo(store, images, topics, force=allow_rewind), topics, file))
+            code = edit.run(
+                require_topics(propose_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
+            )
             if edit.asked:
                 _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
             finish(code)

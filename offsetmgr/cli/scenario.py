@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.clock import SystemClock
-from offsetmgr.errors import UsageError
+from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.model import TopicPartition
 from offsetmgr.operations.reset import (
     Scenario,
     ShiftBy,
@@ -20,6 +22,10 @@ from offsetmgr.operations.reset import (
     ToOffset,
     ToTime,
 )
+
+if TYPE_CHECKING:
+    from offsetmgr.operations.export import SnapshotFile
+    from offsetmgr.stores.crossing import Crossing
 
 _DURATION: Final = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d{1,18})D)?"
@@ -41,8 +47,12 @@ def scenario_of(
     to_datetime: str | None,
     from_file: str | None,
     accept_unterminated: bool,
+    crossing: Callable[[SnapshotFile], Crossing],
 ) -> Scenario:
-    """The one scenario that is given. Raises `UsageError` for none, several, or one that cannot be read."""
+    """The one scenario that is given; ``crossing`` compares the cluster of a file with the target's.
+
+    Raises `UsageError` for none, several, or one that cannot be read, `OtherCluster`.
+    """
     given: list[Scenario] = []
     if to_earliest:
         given.append(ToEarliest())
@@ -60,7 +70,7 @@ def scenario_of(
     if to_datetime is not None:
         given.append(_to_time(parse_datetime(to_datetime), "--to-datetime", to_datetime))
     if from_file is not None:
-        given.append(_from_file(from_file, groups, accept_unterminated=accept_unterminated))
+        given.append(_from_file(from_file, groups, crossing, accept_unterminated=accept_unterminated))
     if len(given) != 1:
         raise UsageError(
             "reset to where?",
@@ -108,7 +118,9 @@ def parse_datetime(text: str, option: str = "--to-datetime") -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
 
 
-def _from_file(file: str, groups: list[str], *, accept_unterminated: bool) -> ToGiven:
+def _from_file(
+    file: str, groups: list[str], crossing: Callable[[SnapshotFile], Crossing], *, accept_unterminated: bool
+) -> ToGiven:
     from offsetmgr.operations.export import open_file, seekable
 
     single = groups[0] if len(groups) == 1 else None
@@ -117,4 +129,13 @@ def _from_file(file: str, groups: list[str], *, accept_unterminated: bool) -> To
         seekable(file) as path,
         closing(open_file(path, name, single, accept_unterminated=accept_unterminated)) as snapshot,
     ):
-        return ToGiven({entry.group: {tp: c.offset for tp, c in entry.offsets.items()} for entry in snapshot.read()})
+        crossed = crossing(snapshot)
+        given: dict[str, dict[TopicPartition, int]] = {}
+        refused: dict[TopicPartition, OffsetMgrError] = {}
+        for entry in snapshot.read():
+            crossed.learn({tp.topic for tp in entry.offsets})
+            given[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
+            for tp, committed in entry.offsets.items():
+                if (error := crossed.refusal(tp, committed)) is not None:
+                    refused[tp] = error
+        return ToGiven(given, refused)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from offsetmgr.cluster.base import Logs
-from offsetmgr.errors import JournalError, OffsetMgrError, PlanError
+from offsetmgr.errors import JournalError, OffsetMgrError, PlanError, RecreatedTopic
 from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.execute import Executor, Report, Task
 from offsetmgr.migration.logknowledge import LogKnowledge
@@ -57,8 +57,10 @@ def apply(
             elif task := _task(group, state):
                 yield task
 
+    recreated = _recreated(plan, executor.store)
     logs = open_logs() if plan.header.cluster_id is not None else None
-    report = executor.run(tasks() if logs is None else _within_their_logs(tasks(), _same_cluster(plan, logs)))
+    todo = _without_recreated(tasks(), recreated) if recreated else tasks()
+    report = executor.run(todo if logs is None else _within_their_logs(todo, _same_cluster(plan, logs)))
     report.skipped = skipped
     return report
 
@@ -71,6 +73,30 @@ def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
     return logs
 
 
+def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
+    """The topics that were deleted and recreated since the plan was made, each with what shows it."""
+    planned = plan.summary.topic_ids
+    found: dict[str, str] = {}
+    for topic, now in target.topic_ids(planned).items():
+        if (was := planned[topic]) and was != now:
+            found[topic] = f"its topic id was {was} when the plan was made, and is {now}"
+    for topic, created in target.topics_created(planned).items():
+        if created > plan.header.created_at:
+            found[topic] = "the topic was created after the plan was made"
+    return found
+
+
+def _without_recreated(tasks: Iterator[Task], recreated: Mapping[str, str]) -> Iterator[Task]:
+    """The tasks, with the offsets of these topics refused: they are positions in deleted logs."""
+    for task in tasks:
+        refused: dict[TopicPartition, OffsetMgrError] = {
+            step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
+            for step in task.steps
+            if step.tp.topic in recreated
+        }
+        yield replace(task, refused={**task.refused, **refused}) if refused else task
+
+
 def _within_their_logs(tasks: Iterator[Task], logs: Logs) -> Iterator[Task]:
     """The tasks, with what lies outside its log now refused. Each partition is asked for once in a run: groups share
     topics."""
@@ -79,7 +105,7 @@ def _within_their_logs(tasks: Iterator[Task], logs: Logs) -> Iterator[Task]:
         known.learn({step.tp for task in batch for step in task.steps})
         for task in batch:
             outside = [s for s in task.steps if s.after is not None and not known.holds(s.tp, s.after.offset)]
-            yield replace(task, refused=_refusals(outside, known)) if outside else task
+            yield replace(task, refused={**task.refused, **_refusals(outside, known)}) if outside else task
 
 
 def _refusals(steps: Iterable[Step], known: LogKnowledge) -> dict[TopicPartition, OffsetMgrError]:

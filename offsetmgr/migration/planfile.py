@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from offsetmgr.stores.origin import Compared, Relation, Translate
 
 VERSIONS = (1, 2)
 """1, and 2 for plans with partitions of Kafka 0.7: a reader that knows only 1 would take them for others."""
+TopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
@@ -228,6 +229,8 @@ class PlanSummary:
         self.active_groups = 0
         self.unlocked_groups = 0
         self.left_out_groups = 0
+        self.topic_ids: dict[str, str] = {}
+        """Of each topic that is written: its id in the target when the plan was made; "" where the target has none."""
 
     def add(self, plan: GroupPlan) -> None:
         self.groups += 1
@@ -236,6 +239,8 @@ class PlanSummary:
         self.left_out_groups += bool(plan.note)
         self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
         self.actions.update([step.action for step in plan.steps])
+        for step in plan.writes():
+            self.topic_ids.setdefault(step.tp.topic, "")
 
     @property
     def needs_attention(self) -> bool:
@@ -259,6 +264,7 @@ class PlanSummary:
             "unlocked_groups": self.unlocked_groups,
             "left_out_groups": self.left_out_groups,
             "actions": dict(sorted(self.actions.items())),
+            "topic_ids": self.topic_ids,
         }
 
     @classmethod
@@ -270,11 +276,15 @@ class PlanSummary:
         summary.unlocked_groups = encoded["unlocked_groups"]
         summary.left_out_groups = encoded.get("left_out_groups", 0)
         summary.actions = Counter(encoded["actions"])
+        summary.topic_ids = encoded.get("topic_ids", {})
         return summary
 
 
-def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> tuple[PlanSummary, str]:
-    """Writes a plan as a stream, whole or not at all; gives back its summary and its hash.
+def write_plan(
+    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
+) -> tuple[PlanSummary, str]:
+    """Writes a plan as a stream, whole or not at all; gives back its summary and its hash. ``topic_ids`` gives the ids
+    that topics have in the target.
 
     Raises `PlanError` where the file exists already (a plan is never overwritten) or cannot be written.
     """
@@ -297,6 +307,7 @@ def write_plan(path: Path, header: PlanHeader, groups: Iterable[GroupPlan]) -> t
                 put(between + _encode_group(group))
                 between = b",\n"
                 summary.add(group)
+            summary.topic_ids |= topic_ids(list(summary.topic_ids))
             put((b"\n" if summary.groups else b"") + _GROUPS_END)
             put(b'"summary": ' + json.dumps(summary.encode()).encode())
             out.write(_HASH + digest.hexdigest().encode() + b'"}\n')

@@ -60,7 +60,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
 
 
 class Difference(NamedTuple):
-    """A partition of a group that the journal does not know as begun, and that does not hold its before-image.
+    """A partition that the journal does not know as written, and that does not hold its before-image.
 
     ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read."""
 
@@ -71,25 +71,32 @@ class Difference(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-def not_begun(plan: PlanFile, state: MigrationState) -> Iterator[GroupPlan]:
-    """The groups that the plan writes and of which the journal holds no intent: apply was stopped before them, or the
-    journal was cut."""
-    return (group for group in plan.groups() if group.group not in state.apply.intents and group.writes())
+def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[Step]]]:
+    """What the plan writes and the journal knows neither as written nor as left alone, by group: apply was stopped
+    before it, it failed, or the journal was cut."""
+    for group in plan.groups():
+        steps = group.writes()
+        if group.group in state.apply.intents:
+            applied = state.partitions(state.apply, group.group)
+            known = applied.written | applied.maybe | applied.left
+            steps = [step for step in steps if step.tp not in known]
+        if steps:
+            yield group, steps
 
 
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[Difference]:
-    """Compares the groups that the journal does not know with the plan's before-images, by reading the target.
+    """Compares what the journal does not know as settled with the plan's before-images, by reading the target.
 
     A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
-    these groups were written."""
-    for batch in batched(not_begun(plan, state), READ_GROUPS):
-        found = {one.group: one for one in target.scan([group.target_group for group in batch])}
-        for group in batch:
+    these offsets were written."""
+    for batch in batched(not_settled(plan, state), READ_GROUPS):
+        found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
+        for group, steps in batch:
             held = found[group.target_group]
             if held.error is not None:
                 yield Difference(group.target_group, None, None, None, held.error)
                 continue
-            for step in group.writes():
+            for step in steps:
                 before = None if step.target is None else step.target.offset
                 now = None if (here := held.offsets.get(step.tp)) is None else here.offset
                 if (error := held.errors.get(step.tp)) is not None or before != now:

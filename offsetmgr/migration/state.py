@@ -41,6 +41,7 @@ DEFINITE: Final = frozenset(
         "UnknownTopicOrPartition",
         "OffsetOutOfRange",
         "OffsetMetadataTooLarge",
+        "RecreatedTopic",
         "Unreadable",
         "UsageError",
         "NotAuthorized",

@@ -126,12 +126,19 @@ def propose_import(
 
 
 def propose_undo(
-    store: OffsetStore, images: Iterable[GroupImages], topics: TopicSelection = ALL_TOPICS, *, force: bool = False
+    store: OffsetStore,
+    images: Iterable[GroupImages],
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    force: bool = False,
+    crossing: Crossing | None = None,
 ) -> Iterator[GroupProposal]:
     """Taking an edit back: what was there is restored, what the edit created is deleted.
 
     A partition that holds neither what the edit left nor what was there before has moved on since: that is its
-    problem (a `Conflict`) unless ``force``. Rewinding is the purpose here, so it needs no other leave.
+    problem (a `Conflict`) unless ``force``. Rewinding is the purpose here, so it needs no other leave. An offset of a
+    topic that was recreated since is a problem too, as ``crossing`` shows; without it the caller vouches that the
+    before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -146,6 +153,8 @@ def propose_undo(
             yield GroupProposal(found.group, (), found.error)
             continue
         changes: list[ProposedChange] = []
+        if crossing is not None:
+            crossing.learn({tp.topic for tp in source.left})
         for tp, left in source.left.items():
             if not topics.matches(tp):
                 continue
@@ -155,6 +164,11 @@ def propose_undo(
             current = found.offsets.get(tp, ABSENT)
             before = source.before.get(tp)
             back = before.value() if before is not None else None
+            if crossing is not None and before is not None and back is not None:
+                back = crossing.carry(back)
+                if (refused := crossing.refusal(tp, before)) is not None:
+                    changes.append(ProposedChange(tp, current, back, problem=refused, writes=False))
+                    continue
             change = propose(tp, current, back, store.capabilities, note="deletes" if back is None else "")
             if change.writes and not force and not _left_by(current, left):
                 change = change._replace(problem=_moved_on(found.group, tp, current, left), writes=False)

@@ -8,7 +8,7 @@ log's end where no record is that young, to-current takes the log's end where no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -65,6 +65,8 @@ class ToGiven:
     """An offset for each partition of each group, as from a file, clamped to the log."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
+    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    """Partitions whose offsets are not valid any more: their topic was recreated."""
 
 
 Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToGiven
@@ -193,6 +195,8 @@ def _propose_group(
     def one(tp: TopicPartition) -> ProposedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
+        if isinstance(scenario, ToGiven) and unreadable is None:
+            unreadable = scenario.refused.get(tp)
         if unreadable is not None:
             return ProposedChange(tp, current, None, problem=unreadable, writes=False)
         if isinstance(log, OffsetMgrError):

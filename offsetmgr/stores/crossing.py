@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.errors import OtherCluster, RecreatedTopic
 from offsetmgr.formats.base import SnapshotHeader
@@ -66,6 +66,16 @@ class NumberedStore(Protocol):
         ...
 
 
+@runtime_checkable
+class AdoptingStore(Protocol):
+    """A store that belongs to no cluster until something is written to it: a file that does not exist yet."""
+
+    def adopts(self, source: NumberedStore) -> bool:
+        """Makes what is to be written name the cluster and the topic ids of ``source``. False where the store has
+        offsets already."""
+        ...
+
+
 HINT: Final = (
     "only where the target's topics are exact copies (the same records at the same offsets), add --translate none: it "
     "writes the numbers unchanged"
@@ -95,6 +105,8 @@ class Crossing:
     def __post_init__(self) -> None:
         if self.source is self.target or self.source.uri == self.target.uri:
             self.compared = Compared(Relation.SAME, "source and target are one store")
+        elif isinstance(self.target, AdoptingStore) and self.target.adopts(self.source):
+            self.compared = Compared(Relation.SAME, "the target is a new file, which will name the source's cluster")
         else:
             self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
 
@@ -155,12 +167,11 @@ class Crossing:
         was not, or where nothing shows it."""
         topic = tp.topic
         was, now = self._source_ids.get(topic), self._target_ids.get(topic)
-        if was is not None and now is not None:
-            if was == now:
-                return None
+        same_topic = was is not None and was == now
+        if was is not None and now is not None and not same_topic:
             return _recreated(tp, f"its topic id was {was} and is {now}: the topic was deleted and recreated")
         created, at = self._created.get(topic), committed.commit_timestamp
-        if at is None:
+        if at is None and not same_topic:  # the id shows that the topic was not recreated since the snapshot
             at = self._taken_at
         if created is None or at is None or created <= at:
             return None

@@ -13,7 +13,7 @@ from offsetmgr.errors import LockLost, OffsetMgrError
 from offsetmgr.model import GroupDescription
 from offsetmgr.stores.base import GroupEdit, GroupEditResult, Guard
 from offsetmgr.stores.deciding import all_failed, bad_group, carry_out, decide
-from offsetmgr.stores.wired_edits import COMPARED, WiredEdits
+from offsetmgr.stores.wired_edits import WiredEdits
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.requests import FetchedGroup
 
@@ -60,10 +60,7 @@ class KafkaEdits(WiredEdits):
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
         at = Address.parse(state.coordinator)
         if edit.guard is Guard.COMPARE:
-            again = (await self._client.fetch({edit.group: list(edit.changes)}, deadline))[edit.group]
-            if isinstance(again, OffsetMgrError):
-                raise again
-            return await self._simple(edit, again, COMPARED, deadline, at)
+            return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.wire.grouplock import locked
 
         # Asking for all partitions is the shorter request. But the answer leaves out partitions whose only commit

@@ -18,7 +18,7 @@ from offsetmgr.errors import Conflict, OffsetMgrError, ServerError, UnsupportedO
 from offsetmgr.model import ABSENT, Offset, TopicPartition
 from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict, same_value
 from offsetmgr.stores.deciding import KEPT, all_failed, bad_group, decide
-from offsetmgr.stores.wired_edits import COMPARED, WiredEdits
+from offsetmgr.stores.wired_edits import WiredEdits
 from offsetmgr.wire.client import NotAMember, backoff
 from offsetmgr.wire.conditional import NOTHING
 from offsetmgr.wire.conditional_commit import commit_if
@@ -60,7 +60,7 @@ class ManagerEdits(WiredEdits):
                 wanted = {tp: edit.changes[tp].after for tp in work.todo}
                 done = await commit_if(self._client, edit.group, wanted, work.conditions, deadline)
             except UnsupportedOperation:
-                return await self._unguarded(edit, deadline)
+                return await self._compare_and_write(edit, deadline, None)
             except NotAMember:
                 work.fail(await self._active(edit.group, deadline))
                 break
@@ -79,10 +79,6 @@ class ManagerEdits(WiredEdits):
                 work.fail(error)
                 break
         return GroupEditResult(edit.group, work.result(), how=CONDITIONAL if work.written else _NOT_WRITTEN)
-
-    async def _unguarded(self, edit: GroupEdit, deadline: float) -> GroupEditResult:
-        held = await self.fetch(edit.group, list(edit.changes), deadline)
-        return await self._simple(edit, held, COMPARED, deadline, None)
 
 
 class _Work:

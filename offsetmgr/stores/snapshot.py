@@ -44,7 +44,7 @@ from offsetmgr.stores.base import (
     StoreBase,
     StoreIdentity,
 )
-from offsetmgr.stores.crossing import origin_of_snapshot
+from offsetmgr.stores.crossing import NumberedStore, origin_of_snapshot, with_origin
 from offsetmgr.stores.origin import UNNAMED, LogOrigin
 from offsetmgr.stores.snapshot_edit import Decider, spooled_entry, spooled_result
 from offsetmgr.stores.snapshot_edit import spool as append
@@ -124,6 +124,8 @@ class SnapshotStore(StoreBase):
         self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _Opened | None = None
+        self._origin: NumberedStore | None = None
+        """The store whose cluster a new file is to name."""
 
     @property
     def uri(self) -> str:
@@ -165,6 +167,13 @@ class SnapshotStore(StoreBase):
         if not os.path.lexists(self._path):
             return replace(UNNAMED, how="the file does not exist yet")
         return origin_of_snapshot(self.header)
+
+    def adopts(self, source: NumberedStore) -> bool:
+        """See `offsetmgr.stores.crossing.AdoptingStore`."""
+        if os.path.lexists(self._path):
+            return False
+        self._origin = source
+        return True
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """The ids of the source's topics when the snapshot was taken. Raises as `fetch`."""
@@ -268,7 +277,13 @@ class SnapshotStore(StoreBase):
     def _open_or_new(self) -> _Opened:
         if os.path.lexists(self._path):
             return self._open()
-        return _Opened(_NoReader(self._form, SnapshotHeader.new(self.uri, "file", clock=self._clock)), io.BytesIO(), ())
+        return _Opened(_NoReader(self._form, self._new_header()), io.BytesIO(), ())
+
+    def _new_header(self) -> SnapshotHeader:
+        header = SnapshotHeader.new(self.uri, "file", clock=self._clock)
+        if self._origin is None:
+            return header
+        return with_origin(header, self._origin.log_origin(), self._origin.topic_ids())
 
     def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], spool: IO[bytes]) -> None:
         def merged() -> Iterator[GroupEntry]:
@@ -279,7 +294,7 @@ class SnapshotStore(StoreBase):
                 yield spooled_entry(spool, place)
 
         kept = (entry for entry in merged() if entry.offsets or entry.errors or entry.error)
-        header = reader.header or SnapshotHeader.new(self.uri, "file", clock=self._clock)
+        header = reader.header or self._new_header()
         form = reader.format
         replace_file(self._path, lambda stream: form.write(stream, header, kept, keep_errors=True), overwrite=True)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.errors import GroupActive, OffsetMgrError
+from offsetmgr.errors import GroupActive, OffsetMgrError, TimedOut
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Guard, Verdict
 from offsetmgr.stores.deciding import Decided, Outcomes, all_failed, bad_group, carry_out, malformed, scanned
@@ -19,7 +19,15 @@ from offsetmgr.wire.connection import Address
 from offsetmgr.wire.requests import FetchedGroup
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
+_STALE_AFTER: Final = 0.05
+"""Seconds after which what was read is read again before it is compared with and overwritten: only a process that was
+stopped, or a machine that is very busy, takes so long."""
+_ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
+
+
+class _Stale(Exception):
+    """What an edit was compared with was read too long ago; nothing was written."""
 
 
 class WiredEdits:
@@ -106,6 +114,21 @@ class WiredEdits:
         """Edits that depend on what is there."""
         raise NotImplementedError
 
+    async def _compare_and_write(self, edit: GroupEdit, deadline: float, at: Address | None) -> GroupEditResult:
+        """Reads, compares and writes without the lock. A process that was stopped in between reads again."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            held = await self.fetch(edit.group, list(edit.changes), deadline)
+            read_at = asyncio.get_running_loop().time()
+            try:
+                return await self._simple(edit, held, COMPARED, deadline, at, read_at=read_at)
+            except _Stale:
+                if not attempts_left:
+                    what = f"group {edit.group}"
+                    raise TimedOut(
+                        what, "this process was stopped between reading and writing, again and again"
+                    ) from None
+        raise AssertionError("the last attempt returns or raises")
+
     async def _simple(
         self,
         edit: GroupEdit,
@@ -114,10 +137,16 @@ class WiredEdits:
         deadline: float,
         at: Address | None,
         decided: Decided | None = None,
+        read_at: float | None = None,
     ) -> GroupEditResult:
-        """Without the lock. A group that has got members since we looked refuses the write itself."""
+        """Without the lock. A group that has got members since we looked refuses the write itself.
+
+        Raises `_Stale`, and writes nothing, where ``held`` was read (at ``read_at``, in the loop's time) too long ago.
+        """
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
+            if read_at is not None and asyncio.get_running_loop().time() - read_at > _STALE_AFTER:
+                raise _Stale
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:

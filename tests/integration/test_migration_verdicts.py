@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
 from processes import Commands, wait_for
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 
@@ -122,6 +125,26 @@ def test_a_write_refuses_what_an_open_transaction_commits_since_the_plan(
     wait_for(lambda: world.held(unique) == {0: 50, 1: 4}, "the coordinator has the transaction's offset")
 
 
+@contextmanager
+def member_of(world: World, group: str) -> Iterator[None]:
+    """A consumer that commits nothing is the group's only member meanwhile."""
+    settings = {"bootstrap.servers": world.bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.subscribe([world.topic])
+    with KafkaCluster(world.bootstrap) as cluster:
+
+        def joined() -> bool:
+            consumer.poll(0.1)
+            found = cluster.describe_groups([group])[group]
+            return isinstance(found, GroupDescription) and found.state == "STABLE"
+
+        wait_for(joined, f"a member joins {group}")
+    try:
+        yield
+    finally:
+        consumer.close()
+
+
 @pytest.mark.parametrize("cut", ["at the end of a record", "inside a record"])
 def test_a_rollback_with_a_cut_journal_compares_the_rest_and_fails(world: World, unique: str, cut: str) -> None:
     groups = [f"{unique}-{n:02}" for n in range(30)]
@@ -142,6 +165,32 @@ def test_a_rollback_with_a_cut_journal_compares_the_rest_and_fails(world: World,
     assert f"{2 * len(left)} offsets differ from what they were" in said
     assert f"{left[0]} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
     assert "every offset is as it was before" not in said
+
+
+def test_a_rollback_by_a_journal_that_knows_nothing_compares_everything(world: World, unique: str) -> None:
+    world.commit(world.zookeeper, unique, {0: 10, 1: 20})
+    world.plan("--group", unique)
+    world.run("apply", "p.json", "--yes")
+    journal = world.commands.folder / "p.journal"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    said = world.run("rollback", "p.json", "--yes", code=1)
+    assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
+    assert "2 offsets differ from what they were" in said
+
+
+def test_a_rollback_compares_groups_whose_write_the_journal_knows_as_failed(world: World, unique: str) -> None:
+    """A first run of apply was refused, a second one wrote, and the journal lost the second one's records."""
+    world.commit(world.zookeeper, unique, {0: 10, 1: 20})
+    world.commit(world.zookeeper, f"{unique}-other", {0: 10})
+    world.plan("--group", f"{unique}*")
+    with member_of(world, unique):
+        world.run("apply", "p.json", "--yes", code=1)
+    journal = world.commands.folder / "p.journal"
+    first_run = journal.read_bytes()
+    world.run("apply", "p.json", "--yes")
+    journal.write_bytes(first_run)
+    said = world.run("rollback", "p.json", "--yes", code=1)
+    assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
 
 
 def test_a_rollback_of_an_apply_that_was_stopped_early_finds_the_rest_unchanged(world: World, unique: str) -> None:

@@ -102,6 +102,13 @@ def move_by_copies_through_a_file(at: TwoClusters, *options: str, code: int = 0)
     return at.run(*from_file, "--execute", "--yes", *options, code=code)
 
 
+def move_by_reset(at: TwoClusters, *options: str, code: int = 0) -> str:
+    at.run("offsets", "export", "--store", at.a, "--group", at.group, "r.avro", "--overwrite")
+    into = ("--group", at.group, "--from-file", "r.avro", "--new-group", "--execute", "--yes")
+    servers = ("--store", at.b, "--bootstrap-server", at.bootstrap_b)
+    return at.run("offsets", "reset", *into, *servers, *options, code=code)
+
+
 def move_by_log(at: TwoClusters, *options: str, code: int = 0) -> str:
     arguments = ("log", "offsets", str(at.logs_a), "--group", at.group, "--to", at.b)
     return at.run(*arguments, "--execute", "--yes", *options, code=code)
@@ -111,7 +118,7 @@ Move = Callable[..., str]
 MOVES: list[Move] = [move_by_plan, move_by_import, move_by_copy, move_by_copies_through_a_file, move_by_log]
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", [*MOVES, move_by_reset])
 def test_offsets_of_another_cluster_are_refused_and_nothing_is_written(clusters: TwoClusters, move: Move) -> None:
     said = move(clusters, code=2)
     assert "the offsets are positions in the logs of another Kafka cluster: the source belongs to cluster" in said
@@ -144,6 +151,13 @@ def test_a_java_consumer_reads_the_right_record_where_the_log_is_an_equal_copy(
     clusters = TwoClusters(kafka, kraft, unique, tmp_path)
     move_by_import(clusters, "--translate", "none")
     assert clusters.next_record_in_b() == (STANDS_AT, f"record {STANDS_AT}")
+
+
+def test_a_reset_takes_the_number_alone_with_translate_none(clusters: TwoClusters) -> None:
+    move_by_reset(clusters, "--translate", "none")
+    held = clusters.in_b()
+    assert held is not None
+    assert (held.offset, held.leader_epoch) == (STANDS_AT, None)
 
 
 def test_within_one_cluster_the_leader_epoch_stays(clusters: TwoClusters) -> None:
@@ -282,3 +296,51 @@ def test_a_snapshot_of_a_topic_that_was_recreated_is_refused(
     assert "refuse-recreated" in commands.run(*plan, code=0).stdout
     with open_store(uri) as store:
         assert store.fetch(unique) == {}
+
+
+def test_a_snapshot_taken_after_the_topic_was_recreated_is_refused_by_the_dates(
+    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    """Its topic id is that of the new topic; the offset in ZooKeeper is older than this one."""
+    connect = f"{zookeeper.connect}/kafka"
+    with open_store(f"zookeeper://{connect}") as store:
+        store.commit(unique, {TopicPartition(make_topic(unique), 0): OffsetAndMetadata(5)})
+    recreate(kafka.bootstrap, unique)
+    commands = Commands(tmp_path)
+    source = ("--store", f"zookeeper://{connect}", "--bootstrap-server", kafka.bootstrap)
+    commands.run("offsets", "export", *source, "--group", unique, "s.avro")
+    into = ("offsets", "import", "s.avro", "--store", f"zookeeper://{connect}", "--execute", "--yes", "--allow-rewind")
+    said = commands.run(*into, "--group", unique, code=1).stderr
+    assert "the topic was created after that" in said
+
+
+def test_apply_refuses_a_topic_that_was_recreated_since_the_plan(
+    zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    """The new log is longer than the old offset, so only the topic's id shows it."""
+    connect, uri = f"{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"
+    produce(kafka.bootstrap, make_topic(unique), ["record"] * 10)
+    with open_store(f"zookeeper://{connect}") as store:
+        store.commit(unique, {TopicPartition(unique, 0): OffsetAndMetadata(5)})
+    commands = Commands(tmp_path)
+    plan_from(connect, uri, commands, unique, code=0)
+    recreate(kafka.bootstrap, unique)
+    said = commands.run("migrate", "apply", "p.json", "--yes", code=1).stderr
+    assert "its topic id was" in said
+    with open_store(uri) as store:
+        assert store.fetch(unique) == {}
+
+
+def test_taking_an_edit_back_refuses_a_topic_that_was_recreated_since(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    uri, tp = f"kafka://{kafka.bootstrap}", TopicPartition(make_topic(unique), 0)
+    produce(kafka.bootstrap, unique, ["record"] * 10)
+    commands = Commands(tmp_path)
+    with open_store(uri) as store:
+        store.commit(unique, {tp: OffsetAndMetadata(5)})
+    edit = ("offsets", "set", "--group", unique, "--topic", f"{unique}:0", "--to-offset", "7", "--store", uri)
+    commands.run(*edit, "--execute", "--yes", "--before-image", "b.avro")
+    recreate(kafka.bootstrap, unique)
+    undo = ("offsets", "import", "b.avro", "--store", uri, "--execute", "--yes", "--allow-rewind")
+    assert "the topic was deleted and recreated" in commands.run(*undo, code=1).stderr

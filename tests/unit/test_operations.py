@@ -27,6 +27,7 @@ from offsetmgr.operations.carryout import carry_out
 from offsetmgr.operations.copy import propose_copy, verify_copy
 from offsetmgr.operations.diff import diff
 from offsetmgr.operations.edits import left_empty, propose_delete, propose_import, propose_undo
+from offsetmgr.operations.export import SnapshotFile
 from offsetmgr.operations.images import header_for, holds_images, load_images, new_path
 from offsetmgr.operations.lag import LagRow, lag_of, needs_a_look
 from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
@@ -52,6 +53,7 @@ from offsetmgr.operations.selection import (
     scan_in_order,
 )
 from offsetmgr.stores.base import GroupOffsets, Partitions
+from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -257,6 +259,10 @@ def test_other_durations_are_refused(text: str) -> None:
         parse_duration(text)
 
 
+def no_file(snapshot: SnapshotFile) -> Crossing:
+    raise AssertionError(f"no file is given, and {snapshot} is compared")
+
+
 @pytest.mark.parametrize(
     ("duration", "time", "why"),
     [
@@ -270,7 +276,7 @@ def test_a_time_that_no_record_can_have_is_bad_usage(duration: str | None, time:
     with pytest.raises(UsageError, match=why):
         scenario_of(
             ["g"], to_earliest=False, to_latest=False, to_current=False, to_offset=None, shift_by=None,
-            by_duration=duration, to_datetime=time, from_file=None, accept_unterminated=False,
+            by_duration=duration, to_datetime=time, from_file=None, accept_unterminated=False, crossing=no_file,
         )  # fmt: skip
 
 

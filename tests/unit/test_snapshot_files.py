@@ -24,6 +24,8 @@ from offsetmgr.formats.base import GroupEntry, SnapshotHeader
 from offsetmgr.formats.spark import SymbolicOffset
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import Change, GroupEdit, GroupOffsets, Verdict
+from offsetmgr.stores.crossing import Crossing, with_origin
+from offsetmgr.stores.origin import LogOrigin, Relation
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.uri import open_store
 
@@ -433,3 +435,16 @@ def test_lock_and_temporary_files_are_beside_the_file_they_belong_to(tmp_path: P
     assert seen[0].startswith(".s.avro.") and seen[0].endswith(".tmp")
     assert seen[1] == ".s.avro.lock"
     assert leftovers(tmp_path) == ["s.avro"]
+
+
+def test_a_file_that_an_edit_creates_names_the_cluster_of_the_source(tmp_path: Path) -> None:
+    source = SnapshotStore(tmp_path / "a.avro")
+    named = with_origin(SnapshotHeader.new("kafka://a", "kafka"), LogOrigin("A" * 22, "told"), {"orders": "an-id"})
+    write_snapshot(tmp_path / "a.avro", named, [])
+    target = SnapshotStore(tmp_path / "b.avro")
+    assert Crossing(source, target).compared.relation is Relation.SAME
+    tp = TopicPartition("orders", 0)
+    list(target.edit([GroupEdit("g", {tp: Change(OffsetAndMetadata(5, leader_epoch=3))})]))
+    again = SnapshotStore(tmp_path / "b.avro")
+    assert again.log_origin().cluster_id == "A" * 22
+    assert again.topic_ids() == {"orders": "an-id"}

@@ -1,0 +1,57 @@
+"""Writes that are compared and not conditional: what was read too long ago is read again before it is overwritten."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.stores.wired_edits import WiredEdits
+from offsetmgr.wire.client import Client
+from offsetmgr.wire.requests import FetchedGroup
+
+TP = TopicPartition("t", 0)
+
+
+class Edits(WiredEdits):
+    """Edits of a group that stands at 100, and into which a consumer commits 200 while this process is stopped."""
+
+    def __init__(self) -> None:
+        self.at = 100
+
+        async def commit(group: str, offsets: dict[TopicPartition, OffsetAndMetadata], *_: object) -> dict[Any, None]:
+            assert group
+            self.at = offsets[TP].offset
+            return dict.fromkeys(offsets)
+
+        super().__init__(cast(Client, SimpleNamespace(commit=commit)), 10)
+        self.stops = 1
+
+    async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
+        assert (group, partitions, deadline)
+        return FetchedGroup({TP: Committed(self.at)}, {})
+
+    async def _simple(self, *arguments: Any, **named: Any) -> GroupEditResult:
+        if self.stops:
+            self.stops -= 1
+            self.at = 200
+            time.sleep(0.1)  # the whole process stands still, as after SIGSTOP
+        return await super()._simple(*arguments, **named)
+
+
+def test_a_process_that_was_stopped_between_reading_and_writing_reads_again() -> None:
+    edits = Edits()
+
+    async def edit() -> GroupEditResult:
+        return await edits._compare_and_write(
+            GroupEdit("g", {TP: Change(OffsetAndMetadata(150))}), edits.deadline(), None
+        )
+
+    result = asyncio.run(edit())
+    assert result.outcomes[TP].verdict is Verdict.FAILED
+    assert result.outcomes[TP].before == Committed(200)
+    assert edits.at == 200
