@@ -7,13 +7,15 @@ import gc
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
 from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message
 
 from offsetmgr.errors import InvalidRequest
+from offsetmgr.manager.requests import FetchRequest, FetchResponse
+from offsetmgr.server import fetch_codec
 from offsetmgr.server.limits import Limits
 from offsetmgr.wire.primitives import Cursor, varint
 from offsetmgr.wire.serverside import decode_request, decode_response, encode_request
@@ -230,6 +232,59 @@ def test_more_partitions_than_a_group_may_name_at_once_are_refused(listening: Li
         assert (
             client.ask(FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False})["groups"][0]["topics"] == []
         )
+
+
+@pytest.mark.parametrize("groups", [["g"], ["g", "h"]])
+def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, groups: list[str]
+) -> None:
+    """However few groups they belong to: 25 groups of 100 partitions, and one or two of 5,000."""
+    small = [f"s{n}" for n in range(25)]
+    for group in (*small, *groups):
+        number = 5_000 if group in groups else 100
+        listening.backend.offsets[group] = {"t": {p: (p, 1, "") for p in range(number)}}
+    turn = most = 0
+    run, encode, fetch = asyncio.Handle._run, fetch_codec.encode_group, listening.backend.fetch
+
+    def begin(handle: asyncio.Handle) -> None:
+        nonlocal turn
+        if threading.current_thread().name == "listening":
+            turn = 0
+        run(handle)
+
+    def counted(found: FetchResponse) -> None:
+        nonlocal turn, most
+        if threading.current_thread().name == "listening":
+            turn += sum(len(parts) for _, parts in found.topics)
+            most = max(most, turn)
+
+    def encoded(version: int, request: FetchRequest, found: FetchResponse) -> bytes:
+        counted(found)
+        return encode(version, request, found)
+
+    def fetched(request: FetchRequest) -> Awaitable[FetchResponse]:
+        answer = fetch(request)
+        assert isinstance(answer, asyncio.Future)
+        counted(answer.result())
+        return answer
+
+    message = {"groups": [wanted(group, None) for group in (*small, *groups)] * 2, "require_stable": False}
+    with WireClient(listening.port) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", begin)
+            patch.setattr(fetch_codec, "encode_group", encoded)
+            client.ask(FETCH, 8, message)
+        assert most <= 2_100
+        most = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", begin)
+            patch.setattr(listening.backend, "fetch", fetched)
+            answer = client.ask(FETCH, 8, message)
+        assert most <= 2_100 + 5_000, "a backend in memory fetches one group at once"
+    assert [group["group_id"] for group in answer["groups"]] == [*small, *groups] * 2
+    assert [len(group["topics"][0]["partitions"]) for group in answer["groups"]] == (
+        [100] * 25 + [5_000] * len(groups)
+    ) * 2
 
 
 def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_committed(listening: Listening) -> None:

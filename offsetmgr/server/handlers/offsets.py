@@ -42,7 +42,8 @@ TOPIC_NAME_LENGTH: Final = 249
 _DEFECT: Final = CommitResponse(UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(UNKNOWN_SERVER_ERROR)
 _MANY: Final = 2_000
-"""Partitions of a response that the codec thread encodes, however small the request was."""
+"""Partitions of a group that the codec thread encodes, however small the request was; and of several groups that are
+worked on before other clients have their turn."""
 _BATCH: Final = 50
 """Groups that are worked on before other clients have their turn."""
 
@@ -126,7 +127,7 @@ def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
     if len(asked) == 1:
 
         def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
-            if sum(len(parts) for _, parts in found.topics) > _MANY:
+            if _partitions(found) > _MANY:
                 return in_codec_thread(fetch_codec.encode, version, asked, [found])
             return by_size(request, fetch_codec.encode, version, asked, [found])
 
@@ -214,18 +215,42 @@ async def _refused_fetch(error: int) -> FetchResponse:
 
 
 async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[FetchRequest]) -> bytes:
-    """A few groups at a time: tools ask for all that there are at once."""
+    """A few groups at a time, since tools ask for all that there are at once, and a few partitions at a time."""
     parts: list[bytes] = []
     for several in portions(asked, _BATCH, lambda one: one.group):
-        results = await asyncio.gather(*(_fetched(endpoint, request, one) for one in several), return_exceptions=True)
+        partitions = 0
+        fetches: list[asyncio.Future[FetchResponse]] = []
+        for one in several:
+            # A backend in memory has fetched by the time that it returns.
+            fetch = asyncio.ensure_future(_fetched(endpoint, request, one))
+            fetches.append(fetch)
+            if fetch.done() and not fetch.cancelled() and not fetch.exception():
+                partitions += _partitions(fetch.result())
+            if partitions >= _MANY:
+                await asyncio.sleep(0)
+                partitions = 0
+        results = await asyncio.gather(*fetches, return_exceptions=True)
+        partitions = 0
         for one, found in zip(several, results, strict=True):
             if isinstance(found, BaseException):
                 _log.error("a fetch failed: a defect; it is answered with an error", exc_info=found)
             response = _FETCH_DEFECT if isinstance(found, BaseException) else found
+            number = _partitions(response)
+            if number > _MANY:
+                parts.append(await in_codec_thread(fetch_codec.encode_group, request.version, one, response))
+                continue
             parts.append(fetch_codec.encode_group(request.version, one, response))
+            partitions += number
+            if partitions >= _MANY:
+                await asyncio.sleep(0)
+                partitions = 0
         await asyncio.sleep(0)
     made = by_size(request, fetch_codec.encode_batch, parts)
     return made if isinstance(made, bytes) else await made
+
+
+def _partitions(found: FetchResponse) -> int:
+    return sum(len(parts) for _, parts in found.topics)
 
 
 async def _fetch_what_is_allowed(endpoint: Endpoint, request: Request, asked: FetchRequest) -> FetchResponse:
