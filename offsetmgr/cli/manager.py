@@ -162,6 +162,9 @@ def serve(
     max_name_bytes: Annotated[
         int, typer.Option("--max-name-bytes", min=249, help="Of a group's name, or of another string in a request.")
     ] = 32_767,
+    max_topic_bytes: Annotated[
+        int, typer.Option("--max-topic-bytes", min=1, help="Of a topic's name; brokers allow 249.")
+    ] = 249,
     max_tags: Annotated[
         int, typer.Option("--max-tags", min=1, help="Tagged fields of one structure in a request.")
     ] = 64,
@@ -227,6 +230,7 @@ def serve(
             answer_bytes=max_answer_bytes,
             partitions=max_partitions,
             name_bytes=max_name_bytes,
+            topic_bytes=max_topic_bytes,
             tags=max_tags,
             connections=max_connections,
             idle_seconds=idle_timeout / 1000,

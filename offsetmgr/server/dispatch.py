@@ -12,7 +12,8 @@ A handler takes a `Request` and gives an *answer*, or an awaitable of one.  Answ
 - None: no response at all (Produce with acks=0);
 - `HANG_UP`: the connection is closed after the answers before it have been sent.
 
-Instead of an awaitable of an answer a handler may give a `Later`, which needs no task.
+Instead of an awaitable of an answer a handler may give a `Later`, which needs no task, or a `Prepared`, which is worked
+out in the codec thread.
 
 Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whose awaitable does) ends its connection,
 as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
@@ -126,7 +127,16 @@ class Later(NamedTuple):
     connection is closed instead."""
 
 
-Outcome: TypeAlias = Answer | Awaitable[Answer] | Later
+class Prepared(NamedTuple):
+    """What is to be worked out in the codec thread before the request has an outcome: ``outcome(work())``. No later
+    request of the connection starts before that outcome is known."""
+
+    work: Callable[[], Any]
+    """Must not touch the event loop."""
+    outcome: Callable[[Any], Outcome]
+
+
+Outcome: TypeAlias = Answer | Awaitable[Answer] | Later | Prepared
 
 
 class Request:

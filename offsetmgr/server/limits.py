@@ -27,6 +27,8 @@ class Limits:
     """Tagged fields of one structure in a request."""
     name_bytes: int = 32_767
     """Of a group's name, and of any other string in a request."""
+    topic_bytes: int = 249
+    """Of a topic's name, as at brokers (org.apache.kafka.common.internals.Topic)."""
     connections: int = 4_000
     """Of all clients together (max.connections)."""
     connections_per_address: int = 2_000

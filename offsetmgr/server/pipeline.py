@@ -12,10 +12,24 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from offsetmgr.errors import InvalidRequest
-from offsetmgr.server.dispatch import Answer, Api, Frame, HangUp, Lane, Last, Later, Outcome, Request, Sink, Stream
+from offsetmgr.server.dispatch import (
+    Answer,
+    Api,
+    Frame,
+    HangUp,
+    Lane,
+    Last,
+    Later,
+    Outcome,
+    Prepared,
+    Request,
+    Sink,
+    Stream,
+)
 from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 
 _log = logging.getLogger(__name__)
@@ -161,28 +175,35 @@ class Pipeline:
             self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))
             return
         if api.prepare is not None and len(request.frame) > LARGE_BYTES:
-            self._preparing = True
-            in_codec_thread(api.prepare, request).add_done_callback(lambda done: self._prepared(request, api, done))
+            self._prepare(request, partial(api.prepare, request), partial(self._handle_prepared, request, api))
             return
         self._handle(request, api)
 
-    def _prepared(self, request: Request, api: Api, future: asyncio.Future[Any]) -> None:
-        """The codec thread has decoded a large request."""
-        self._preparing = False
-        if self._outlet.closed:
-            _drop(future)
-            return
-        try:
-            request.prepared = future.result()
-        except InvalidRequest as error:
-            self._outlet.refuse(error)
-        except asyncio.CancelledError:
-            self._outlet.cut()
-        except Exception:
-            self._defect(request)
-        else:
-            self._handle(request, api)
-            self._advance()
+    def _prepare(self, request: Request, work: Callable[[], Any], go_on: Callable[[Any], None]) -> None:
+        """Calls ``work`` in the codec thread and ``go_on`` with its result; later requests wait until then."""
+        self._preparing = True
+
+        def done(future: asyncio.Future[Any]) -> None:
+            self._preparing = False
+            if self._outlet.closed:
+                _drop(future)
+                return
+            try:
+                go_on(future.result())
+            except InvalidRequest as error:
+                self._outlet.refuse(error)
+            except asyncio.CancelledError:
+                self._outlet.cut()
+            except Exception:
+                self._defect(request)
+            else:
+                self._advance()
+
+        in_codec_thread(work).add_done_callback(done)
+
+    def _handle_prepared(self, request: Request, api: Api, prepared: Any) -> None:
+        request.prepared = prepared
+        self._handle(request, api)
 
     def _handle(self, request: Request, api: Api) -> None:
         try:
@@ -216,6 +237,10 @@ class Pipeline:
     def _take_outcome(self, request: Request, outcome: Outcome) -> None:
         then: Callable[[Any], Answer | Awaitable[Answer]] = _as_it_is
         otherwise: Any = None
+        if isinstance(outcome, Prepared):
+            work, then_outcome = outcome
+            self._prepare(request, work, lambda done: self._take_outcome(request, then_outcome(done)))
+            return
         if isinstance(outcome, Later):
             outcome, then, otherwise = outcome
         elif outcome is None or isinstance(outcome, bytes | HangUp) or hasattr(outcome, "begin"):

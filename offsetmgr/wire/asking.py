@@ -6,19 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetmgr.errors import InvalidRequest, ServerError
+from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 from offsetmgr.wire.connection import Connection, Encoded
 from offsetmgr.wire.primitives import NO_TAGS
 from offsetmgr.wire.serverside import Message, decode_response, encode_request, request_is_flexible
 
 
 async def ask(
-    connection: Connection, api_key: int, version: int, message: Mapping[str, Any], timeout: float
+    connection: Connection,
+    api_key: int,
+    version: int,
+    message: Mapping[str, Any],
+    timeout: float,
+    *,
+    yielding: bool = False,
 ) -> Message:
-    """The broker's answer, within ``timeout`` seconds. Raises `TimedOut`, `Unreachable`, `ServerError`."""
+    """The broker's answer, within ``timeout`` seconds. ``yielding``: see `Connection.call`.
+
+    Raises `TimedOut`, `Unreachable`, `ServerError`.
+    """
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
     frame = await connection.exchange(Encoded(api_key, version, NO_TAGS + body if flexible else body), timeout)
+    start = 5 if flexible else 4
     try:
-        return decode_response(api_key, version, frame, 5 if flexible else 4)
+        if yielding and len(frame) > LARGE_BYTES:
+            return await in_codec_thread(decode_response, api_key, version, frame, start)
+        return decode_response(api_key, version, frame, start)
     except InvalidRequest as error:
         raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error

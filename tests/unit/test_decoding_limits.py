@@ -7,16 +7,22 @@ import gc
 import struct
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message
 
+from offsetmgr.cli.app import run as run_command
 from offsetmgr.errors import InvalidRequest
+from offsetmgr.manager.requests import FetchRequest, FetchResponse
+from offsetmgr.server import fetch_codec
 from offsetmgr.server.limits import Limits
+from offsetmgr.server.options import ServeOptions
 from offsetmgr.wire.primitives import Cursor, varint
 from offsetmgr.wire.serverside import decode_request, decode_response, encode_request
+from offsetmgr.wire.upstream import AskedOffset, FoundOffset, TopicLayout
 
 FIND_COORDINATOR, DESCRIBE_GROUPS, API_VERSIONS, DELETE_GROUPS = 10, 15, 18, 42
 INVALID_REQUEST, INVALID_COMMIT_OFFSET_SIZE, INVALID_TOPIC = 42, 28, 17
@@ -141,7 +147,7 @@ def test_a_group_name_of_the_longest_length_is_read() -> None:
 def test_the_limits_have_the_documented_defaults() -> None:
     found = Limits()
     assert (found.unauthenticated_bytes, found.api_versions_bytes, found.names) == (65_536, 8_192, 50_000)
-    assert (found.tags, found.name_bytes) == (64, 32_767)
+    assert (found.tags, found.name_bytes, found.topic_bytes) == (64, 32_767, 249)
 
 
 PARTITIONS = 15_000
@@ -232,10 +238,132 @@ def test_more_partitions_than_a_group_may_name_at_once_are_refused(listening: Li
         )
 
 
+@pytest.mark.parametrize("groups", [["g"], ["g", "h"]])
+def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, groups: list[str]
+) -> None:
+    """However few groups they belong to: 25 groups of 100 partitions, and one or two of 5,000."""
+    small = [f"s{n}" for n in range(25)]
+    for group in (*small, *groups):
+        number = 5_000 if group in groups else 100
+        listening.backend.offsets[group] = {"t": {p: (p, 1, "") for p in range(number)}}
+    turn = most = 0
+    run, encode, fetch = asyncio.Handle._run, fetch_codec.encode_group, listening.backend.fetch
+
+    def begin(handle: asyncio.Handle) -> None:
+        nonlocal turn
+        if threading.current_thread().name == "listening":
+            turn = 0
+        run(handle)
+
+    def counted(found: FetchResponse) -> None:
+        nonlocal turn, most
+        if threading.current_thread().name == "listening":
+            turn += sum(len(parts) for _, parts in found.topics)
+            most = max(most, turn)
+
+    def encoded(version: int, request: FetchRequest, found: FetchResponse) -> bytes:
+        counted(found)
+        return encode(version, request, found)
+
+    def fetched(request: FetchRequest) -> Awaitable[FetchResponse]:
+        answer = fetch(request)
+        assert isinstance(answer, asyncio.Future)
+        counted(answer.result())
+        return answer
+
+    message = {"groups": [wanted(group, None) for group in (*small, *groups)] * 2, "require_stable": False}
+    with WireClient(listening.port) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", begin)
+            patch.setattr(fetch_codec, "encode_group", encoded)
+            client.ask(FETCH, 8, message)
+        assert most <= 2_100
+        most = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.Handle, "_run", begin)
+            patch.setattr(listening.backend, "fetch", fetched)
+            answer = client.ask(FETCH, 8, message)
+        assert most <= 2_100 + 5_000, "a backend in memory fetches one group at once"
+    assert [group["group_id"] for group in answer["groups"]] == [*small, *groups] * 2
+    assert [len(group["topics"][0]["partitions"]) for group in answer["groups"]] == (
+        [100] * 25 + [5_000] * len(groups)
+    ) * 2
+
+
+TOPICS = {"t": 0, "y" * 249: 0, "x" * 250: INVALID_TOPIC, "é" * 125: INVALID_TOPIC}
+"""Names, and what is wrong with them."""
+
+
 def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_committed(listening: Listening) -> None:
     with WireClient(listening.port) as client:
-        answer = client.ask(COMMIT, 8, commit_message("g", {("t", 0): 1, ("x" * 250, 0): 1, ("y" * 249, 0): 1}))
-    assert commit_errors(answer) == {("t", 0): 0, ("x" * 250, 0): INVALID_TOPIC, ("y" * 249, 0): 0}
+        answer = client.ask(COMMIT, 8, commit_message("g", {(topic, 0): 1 for topic in TOPICS}))
+    assert commit_errors(answer) == {(topic, 0): error for topic, error in TOPICS.items()}
+    assert listening.backend.offsets["g"].keys() == {"t", "y" * 249}
+
+
+@pytest.mark.parametrize("version", [1, 7, 8])
+def test_offsets_of_a_topic_with_too_long_a_name_are_not_fetched(listening: Listening, version: int) -> None:
+    topics = [{"name": topic, "partition_indexes": [0, 1]} for topic in TOPICS]
+    asked = {"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}
+    with WireClient(listening.port) as client:
+        client.commit("g", {("t", 0): 7})
+        answer = client.ask(FETCH, version, {**asked, "groups": [asked], "require_stable": False})
+    (found,) = answer["groups"] if version == 8 else [answer]
+    codes = {topic["name"]: [part["error_code"] for part in topic["partitions"]] for topic in found["topics"]}
+    assert codes == {topic: [error] * 2 for topic, error in TOPICS.items()}
+    assert found["topics"][0]["partitions"][0]["committed_offset"] == 7
+
+
+def test_offsets_of_a_topic_with_too_long_a_name_are_not_deleted(listening: Listening) -> None:
+    topics = [{"name": topic, "partitions": [{"partition_index": 0}]} for topic in TOPICS]
+    with WireClient(listening.port) as client:
+        client.commit("g", {("t", 0): 7, ("u", 0): 8})
+        answer = client.ask(OFFSET_DELETE, 0, {"group_id": "g", "topics": topics})
+        assert commit_errors(answer) == {(topic, 0): error for topic, error in TOPICS.items()}
+        only = client.ask(OFFSET_DELETE, 0, {"group_id": "g", "topics": topics[2:]})
+        assert set(commit_errors(only).values()) == {INVALID_TOPIC}
+    assert listening.backend.offsets["g"] == {"u": {0: (8, -1, "")}}
+
+
+class AnyTopics:
+    """A real cluster that has every topic of a name that it allows."""
+
+    async def cluster_id(self) -> str | None:
+        return "real"
+
+    async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
+        assert names is not None and not any(TOPICS[name] for name in names)
+        return [TopicLayout(name, None, 0) for name in names]
+
+    async def list_offsets(
+        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+    ) -> Mapping[str, Sequence[FoundOffset]]:
+        assert not any(TOPICS[name] for name in asked)
+        return {name: [FoundOffset(part.partition, 0, -1, 5, 0) for part in parts] for name, parts in asked.items()}
+
+
+def test_the_cluster_is_not_asked_for_a_topic_with_too_long_a_name() -> None:
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    ends = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": t, "partitions": [part]} for t in TOPICS]}
+    named = {"topics": [{"name": topic, "topic_id": None} for topic in TOPICS], "allow_auto_topic_creation": False}
+    with Listening(cluster=AnyTopics) as listening, WireClient(listening.port) as client:
+        assert commit_errors(client.ask(LIST_OFFSETS, 6, ends)) == {(t, 0): error for t, error in TOPICS.items()}
+        for version in (0, 9, 12):
+            answer = client.ask(METADATA, version, named)
+            assert {topic["name"]: topic["error_code"] for topic in answer["topics"]} == TOPICS
+
+
+def test_the_longest_topic_name_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[ServeOptions] = []
+    monkeypatch.setattr("offsetmgr.server.process.run_manager", started.append)
+    monkeypatch.setattr("offsetmgr.server.logs.start_logging", lambda *_: None)
+    serve = ["manager", "serve", "--bootstrap-server", "nowhere:1", "--listen", "127.0.0.1:0"]
+    assert run_command([*serve, "--max-topic-bytes", "2"]) == 0
+    (options,) = started
+    with Listening(limits=options.limits) as listening, WireClient(listening.port) as client:
+        answer = client.ask(COMMIT, 8, commit_message("g", {("to", 0): 1, ("top", 0): 1}))
+    assert commit_errors(answer) == {("to", 0): 0, ("top", 0): INVALID_TOPIC}
 
 
 def test_a_client_that_takes_no_answers_is_read_no_further(listening: Listening) -> None:

@@ -18,7 +18,6 @@ from offsetmgr.server.handlers.endpoint import (
     ACL_READ,
     INVALID_REQUEST,
     NOT_ASKED,
-    TOPIC_AUTHORIZATION_FAILED,
     Endpoint,
     bits,
     by_size,
@@ -66,12 +65,15 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
     if names is not None and too_many(request, names):
         raise InvalidRequest("Metadata", f"it names {len(names)} topics")
-    forbidden: list[dict[str, Any]] = [
-        {"error_code": TOPIC_AUTHORIZATION_FAILED, "name": name, "topic_id": None, "partitions": []}
-        for name in await _visible(endpoint, request, names or (), visible=False)
-    ]
-    if names is not None and forbidden:
-        names = await _visible(endpoint, request, names)
+    refused: list[dict[str, Any]] = []
+    if names is not None:
+        codes = await _errors(endpoint, request, names)
+        refused = [
+            {"error_code": code, "name": name, "topic_id": None, "partitions": []}
+            for name, code in zip(names, codes, strict=True)
+            if code
+        ]
+        names = [name for name, code in zip(names, codes, strict=True) if not code]
     try:
         layouts = await _layouts(endpoint, names, ids)
     except OffsetMgrError:
@@ -81,8 +83,9 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
     operations = bits(ACL_DESCRIBE, ACL_READ) if message.get("include_topic_authorized_operations") else NOT_ASKED
     if names is None:
-        shown = set(await _visible(endpoint, request, [layout.name for layout in layouts if layout.name is not None]))
-        layouts = [layout for layout in layouts if layout.name in shown]
+        layouts = [layout for layout in layouts if layout.name is not None]
+        codes = await _errors(endpoint, request, [layout.name or "" for layout in layouts])
+        layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code]
     elif ids:
         layouts = [
             layout
@@ -94,20 +97,20 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         "brokers": _nodes(endpoint),
         "cluster_id": await _cluster_id(endpoint),
         "controller_id": endpoint.node_id,
-        "topics": await _encoded_topics(endpoint, request, layouts, operations, forbidden),
+        "topics": await _encoded_topics(endpoint, request, layouts, operations, refused),
     }
     if message.get("include_cluster_authorized_operations"):
         told["cluster_authorized_operations"] = bits(ACL_DESCRIBE)
     return await encoded_by_size(request, told)
 
 
-async def _visible(endpoint: Endpoint, request: Request, names: Sequence[str], *, visible: bool = True) -> list[str]:
-    """The topics that the client may see, or those that it may not. Other clients have their turn in between."""
-    found: list[str] = []
+async def _errors(endpoint: Endpoint, request: Request, names: Sequence[str]) -> list[int]:
+    """See `Endpoint.topic_error`. Other clients have their turn in between."""
+    codes: list[int] = []
     for part in portions(names, _NAMES):
-        found += [n for n in part if endpoint.topic_allowed(request, Operation.DESCRIBE, n) is visible]
+        codes += [endpoint.topic_error(request, Operation.DESCRIBE, name) for name in part]
         await asyncio.sleep(0)
-    return found
+    return codes
 
 
 async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
@@ -196,10 +199,10 @@ async def _encoded_topics(
     request: Request,
     layouts: Sequence[TopicLayout],
     operations: int,
-    forbidden: Sequence[Mapping[str, Any]],
+    refused: Sequence[Mapping[str, Any]],
 ) -> EncodedItems:
     """A few topics at a time: there may be hundreds of thousands of partitions."""
-    data = bytearray(encode_items(request.api_key, request.version, "topics", forbidden))
+    data = bytearray(encode_items(request.api_key, request.version, "topics", refused))
     for at in range(0, len(layouts), _BATCH):
         some = [
             {**_topic(endpoint, layout), "topic_authorized_operations": operations}
@@ -207,7 +210,7 @@ async def _encoded_topics(
         ]
         data += encode_items(request.api_key, request.version, "topics", some)
         await asyncio.sleep(0)
-    return EncodedItems(len(forbidden) + len(layouts), data)
+    return EncodedItems(len(refused) + len(layouts), data)
 
 
 async def _cluster_id(endpoint: Endpoint) -> str | None:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _CHARACTERS: Final = 32_767
 
+INVALID_TOPIC: Final = 17
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
 UNKNOWN_SERVER_ERROR: Final = -1
@@ -44,6 +45,12 @@ class Endpoint:
 
     def topic_allowed(self, request: Request, operation: Operation, topic: str) -> bool:
         return self.authorizer.topic(request.connection.principal or "", operation, topic)
+
+    def topic_error(self, request: Request, operation: Operation, topic: str) -> int:
+        """The error code for a topic that a client names; 0 where nothing is wrong with it."""
+        if too_long(request, topic):
+            return INVALID_TOPIC
+        return 0 if self.topic_allowed(request, operation, topic) else TOPIC_AUTHORIZATION_FAILED
 
     @property
     def authorizes(self) -> bool:
@@ -84,6 +91,11 @@ async def encoded_by_size(request: Request, message: Mapping[str, Any]) -> bytes
 def too_many(request: Request, names: Sequence[Any]) -> bool:
     """Whether a request has more names than one may; each is answered with `INVALID_REQUEST` then."""
     return len(names) > request.connection.service.limits.names
+
+
+def too_long(request: Request, topic: str) -> bool:
+    """Whether a topic's name is longer than one may be; the topic is answered with `INVALID_TOPIC` then."""
+    return len(topic.encode()) > request.connection.service.limits.topic_bytes
 
 
 def portions(names: Sequence[T], most: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:

@@ -7,6 +7,7 @@ A group that was made by commits alone has, as in Kafka, the state Empty, the ty
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 from offsetmgr.manager.requests import GROUP_ID_NOT_FOUND, FetchRequest
@@ -21,12 +22,15 @@ from offsetmgr.server.handlers.endpoint import (
     NOT_ASKED,
     Endpoint,
     bits,
+    by_size,
     decoded,
+    encoded,
     encoded_by_size,
     portions,
     too_many,
 )
 from offsetmgr.wire.primitives import INT16, INT32, NO_TAGS, count, string
+from offsetmgr.wire.serverside import EncodedItems, encode_items
 
 LIST_FLEXIBLE: Final = 3
 
@@ -78,18 +82,28 @@ def _behind_name(version: int) -> bytes:
 async def describe_groups(endpoint: Endpoint, request: Request) -> Answer:
     message = decoded(request)
     asked = bool(message.get("include_authorized_operations"))
-    if too_many(request, message["groups"]):
-        return await encoded_by_size(
-            request, {"groups": [{**_ABOUT, "group_id": g, "error_code": INVALID_REQUEST} for g in message["groups"]]}
-        )
-    groups = []
-    for part in portions(message["groups"], _DESCRIBED_BATCH):
-        groups += [await _described(endpoint, request, group, operations_asked=asked) for group in part]
+    groups = message["groups"]
+    if too_many(request, groups):
+        return await too_many_described(request, groups)
+    data = bytearray()
+    for part in portions(groups, _DESCRIBED_BATCH):
+        some = [await _described(endpoint, request, group, operations_asked=asked) for group in part]
+        data += encode_items(request.api_key, request.version, "groups", some)
         await asyncio.sleep(0)
-    return await encoded_by_size(request, {"groups": groups})
+    return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
 
-_ABOUT: Final[dict[str, Any]] = {
+async def too_many_described(request: Request, groups: Sequence[str]) -> bytes:
+    """The answer to a DescribeGroups of more groups than one request may name."""
+
+    def refused() -> bytes:
+        return encoded(request, {"groups": [{**NOBODY, "group_id": g, "error_code": INVALID_REQUEST} for g in groups]})
+
+    made = by_size(request, refused)
+    return made if isinstance(made, bytes) else await made
+
+
+NOBODY: Final[dict[str, Any]] = {
     "error_code": 0,
     "error_message": None,
     "group_state": "",
@@ -98,10 +112,11 @@ _ABOUT: Final[dict[str, Any]] = {
     "members": [],
     "authorized_operations": NOT_ASKED,
 }
+"""A described group of which nothing is known but its name, which is left out."""
 
 
 async def _described(endpoint: Endpoint, request: Request, group: str, *, operations_asked: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {**_ABOUT, "group_id": group}
+    told: dict[str, Any] = {**NOBODY, "group_id": group}
     if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
         return {**told, "error_code": GROUP_AUTHORIZATION_FAILED}
     found = await endpoint.backend.fetch(FetchRequest(group))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.server.authorization import Operation
 from offsetmgr.server.dispatch import Answer, Request
-from offsetmgr.server.handlers.endpoint import TOPIC_AUTHORIZATION_FAILED, Endpoint, by_size, decoded, encoded
+from offsetmgr.server.handlers.endpoint import Endpoint, by_size, decoded, encoded
 from offsetmgr.wire.upstream import AskedOffset, FoundOffset
 
 _UNKNOWN_TOPIC: Final = 3
@@ -33,16 +33,16 @@ def prepare(request: Request) -> tuple[dict[str, list[AskedOffset]], bool]:
 async def list_offsets(endpoint: Endpoint, request: Request) -> Answer:
     """The leader epochs that clients send are not passed on: what they know of leaders is what we told them."""
     asked, committed = request.prepared or prepare(request)
-    may_see = {name for name in asked if endpoint.topic_allowed(request, Operation.DESCRIBE, name)}
-    allowed = {name: parts for name, parts in asked.items() if name in may_see}
+    codes = {name: endpoint.topic_error(request, Operation.DESCRIBE, name) for name in asked}
+    allowed = {name: parts for name, parts in asked.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
     for portion in _portions(allowed):
         for name, offsets in (await _found(endpoint, portion, read_committed=committed)).items():
             found.setdefault(name, []).extend(offsets)
         await asyncio.sleep(0)
     for name, parts in asked.items():
-        if name not in may_see:
-            found[name] = _failed(parts, TOPIC_AUTHORIZATION_FAILED)
+        if codes[name]:
+            found[name] = _failed(parts, codes[name])
     answer = by_size(request, _answer, request, [(name, found[name]) for name in asked])
     return answer if isinstance(answer, bytes) else await answer
 

@@ -22,6 +22,7 @@ from offsetmgr.server.dispatch import Answer, Later, Outcome, Request
 from offsetmgr.server.handlers.endpoint import (
     GROUP_AUTHORIZATION_FAILED,
     INVALID_REQUEST,
+    INVALID_TOPIC,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_SERVER_ERROR,
     Endpoint,
@@ -30,19 +31,18 @@ from offsetmgr.server.handlers.endpoint import (
     encoded,
     encoded_by_size,
     portions,
+    too_long,
 )
 from offsetmgr.wire.codecthread import in_codec_thread
 
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_PARTITION: Final = 3
-_INVALID_TOPIC: Final = 17
-TOPIC_NAME_LENGTH: Final = 249
-"""Characters of the longest topic name that a broker allows (org.apache.kafka.common.internals.Topic)."""
 _DEFECT: Final = CommitResponse(UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(UNKNOWN_SERVER_ERROR)
 _MANY: Final = 2_000
-"""Partitions of a response that the codec thread encodes, however small the request was."""
+"""Partitions of a group that the codec thread encodes, however small the request was; and of several groups that are
+worked on before other clients have their turn."""
 _BATCH: Final = 50
 """Groups that are worked on before other clients have their turn."""
 
@@ -74,12 +74,9 @@ def prepare_commit(endpoint: Endpoint, request: Request) -> _Commit:
         if not endpoint.group_allowed(request, Operation.WRITE, commit.group):
             return _Commit(commit, topics, refused, GROUP_AUTHORIZATION_FAILED)
         refused = _forbidden(endpoint, request, commit)
-    if any(len(topic) > TOPIC_NAME_LENGTH for topic, _ in topics):
+    if any(too_long(request, topic) for topic, _ in topics):
         refused |= {
-            (topic, part[0]): _INVALID_TOPIC
-            for topic, parts in topics
-            if len(topic) > TOPIC_NAME_LENGTH
-            for part in parts
+            (topic, part[0]): INVALID_TOPIC for topic, parts in topics if too_long(request, topic) for part in parts
         }
     if negative:
         refused |= _nonsense(commit)
@@ -126,7 +123,7 @@ def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
     if len(asked) == 1:
 
         def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
-            if sum(len(parts) for _, parts in found.topics) > _MANY:
+            if _partitions(found) > _MANY:
                 return in_codec_thread(fetch_codec.encode, version, asked, [found])
             return by_size(request, fetch_codec.encode, version, asked, [found])
 
@@ -142,12 +139,12 @@ async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
     asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
     if _too_many(request, asked):
         return encoded(request, {"error_code": INVALID_REQUEST, "topics": []})
-    allowed = [(name, parts) for name, parts in asked if endpoint.topic_allowed(request, Operation.DELETE, name)]
-    names = {name for name, _ in allowed}
+    codes = {name: endpoint.topic_error(request, Operation.DELETE, name) for name, _ in asked}
+    allowed = [(name, parts) for name, parts in asked if not codes[name]]
     response = await endpoint.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
     topics: list[dict[str, Any]] = []
     for name, parts in [] if response.error else asked:
-        errors = [response.errors.get((name, p), 0) if name in names else TOPIC_AUTHORIZATION_FAILED for p in parts]
+        errors = [codes[name] or response.errors.get((name, p), 0) for p in parts]
         topics.append(
             {
                 "name": name,
@@ -204,7 +201,7 @@ def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[s
 def _fetched(endpoint: Endpoint, request: Request, asked: FetchRequest) -> Awaitable[FetchResponse]:
     if asked.topics is not None and _too_many(request, asked.topics):
         return _refused_fetch(INVALID_REQUEST)
-    if endpoint.authorizes:
+    if endpoint.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
         return _fetch_what_is_allowed(endpoint, request, asked)
     return endpoint.backend.fetch(asked)
 
@@ -214,37 +211,57 @@ async def _refused_fetch(error: int) -> FetchResponse:
 
 
 async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[FetchRequest]) -> bytes:
-    """A few groups at a time: tools ask for all that there are at once."""
+    """A few groups at a time, since tools ask for all that there are at once, and a few partitions at a time."""
     parts: list[bytes] = []
     for several in portions(asked, _BATCH, lambda one: one.group):
-        results = await asyncio.gather(*(_fetched(endpoint, request, one) for one in several), return_exceptions=True)
+        partitions = 0
+        fetches: list[asyncio.Future[FetchResponse]] = []
+        for one in several:
+            # A backend in memory has fetched by the time that it returns.
+            fetch = asyncio.ensure_future(_fetched(endpoint, request, one))
+            fetches.append(fetch)
+            if fetch.done() and not fetch.cancelled() and not fetch.exception():
+                partitions += _partitions(fetch.result())
+            if partitions >= _MANY:
+                await asyncio.sleep(0)
+                partitions = 0
+        results = await asyncio.gather(*fetches, return_exceptions=True)
+        partitions = 0
         for one, found in zip(several, results, strict=True):
             if isinstance(found, BaseException):
                 _log.error("a fetch failed: a defect; it is answered with an error", exc_info=found)
             response = _FETCH_DEFECT if isinstance(found, BaseException) else found
+            number = _partitions(response)
+            if number > _MANY:
+                parts.append(await in_codec_thread(fetch_codec.encode_group, request.version, one, response))
+                continue
             parts.append(fetch_codec.encode_group(request.version, one, response))
+            partitions += number
+            if partitions >= _MANY:
+                await asyncio.sleep(0)
+                partitions = 0
         await asyncio.sleep(0)
     made = by_size(request, fetch_codec.encode_batch, parts)
     return made if isinstance(made, bytes) else await made
 
 
+def _partitions(found: FetchResponse) -> int:
+    return sum(len(parts) for _, parts in found.topics)
+
+
 async def _fetch_what_is_allowed(endpoint: Endpoint, request: Request, asked: FetchRequest) -> FetchResponse:
-    """Topics that the client may not see have an error where they were asked for, and are left out of all."""
+    """Topics that the client may not see, or that nobody has, have an error where they were asked for, and are left out
+    of all."""
     if not endpoint.group_allowed(request, Operation.READ, asked.group):
         return FetchResponse(GROUP_AUTHORIZATION_FAILED)
-
-    def allowed(topic: str) -> bool:
-        return endpoint.topic_allowed(request, Operation.READ, topic)
-
     if asked.topics is None:
         found = await endpoint.backend.fetch(asked)
-        return found._replace(topics=[topic for topic in found.topics if allowed(topic[0])])
-    found = await endpoint.backend.fetch(asked._replace(topics=[t for t in asked.topics if allowed(t[0])]))
+        return found._replace(
+            topics=[topic for topic in found.topics if endpoint.topic_allowed(request, Operation.READ, topic[0])]
+        )
+    codes = {topic: endpoint.topic_error(request, Operation.READ, topic) for topic, _ in asked.topics}
+    found = await endpoint.backend.fetch(asked._replace(topics=[t for t in asked.topics if not codes[t[0]]]))
     if found.error:
         return found
-    forbidden = [
-        (topic, [(p, -1, -1, "", TOPIC_AUTHORIZATION_FAILED) for p in parts])
-        for topic, parts in asked.topics
-        if not allowed(topic)
-    ]
-    return found._replace(topics=[*found.topics, *forbidden])
+    refused = [(topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in asked.topics if codes[topic]]
+    return found._replace(topics=[*found.topics, *refused])

@@ -111,7 +111,7 @@ class Coordinators:
 
     async def _list(self, broker: Address, deadline: float) -> list[Message]:
         connection = await self._client.node(broker).connection(deadline)
-        answer = await ask(connection, *_LIST, {"states_filter": []}, remaining(deadline))
+        answer = await ask(connection, *_LIST, {"states_filter": []}, remaining(deadline), yielding=True)
         if answer["error_code"]:
             raise kafka_error(answer["error_code"], f"groups of broker {broker}")
         groups: list[Message] = answer["groups"]
@@ -147,7 +147,7 @@ class Coordinators:
     async def _ask_about(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
         connection = await self._client.node(where).connection(deadline)
         message = {"groups": [group], "include_authorized_operations": operations}
-        answer = await ask(connection, *_DESCRIBE, message, remaining(deadline))
+        answer = await ask(connection, *_DESCRIBE, message, remaining(deadline), yielding=True)
         found: Message = answer["groups"][0]
         return found
 

@@ -25,11 +25,11 @@ which tells controllers' addresses.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
-from offsetmgr.errors import InvalidRequest, Unreachable
-from offsetmgr.server.dispatch import HANG_UP, Answer, Outcome, Request
-from offsetmgr.server.relay.link import Links
+from offsetmgr.errors import InvalidRequest
+from offsetmgr.server.dispatch import Answer, Outcome, Request
 from offsetmgr.server.relay.screening import Screen
 from offsetmgr.server.relay.upstream import Upstream
 from offsetmgr.wire.primitives import INT16, Cursor
@@ -83,24 +83,21 @@ def common(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
 class Forwarder:
     """See `Fallback`."""
 
-    def __init__(self, links: Links, screen: Screen) -> None:
-        self._links = links
+    def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     def handle(self, request: Request) -> Outcome:
         _, highest = FORWARDED.get(request.api_key, ("", -1))
         if request.version > highest:
             raise InvalidRequest(f"API {request.api_key} version {request.version}", "is not spoken here")
-        try:
-            upstream = self._links.of(request.connection).data()
-        except Unreachable:
-            return HANG_UP
-        if (answer := self._screen.screened(request, upstream)) is not None:
-            return answer
-        if request.api_key == _PRODUCE and not _wants_answer(request):
-            upstream.post(request)
-            return None if upstream.room() is None else _once_there_is_room(upstream)
-        return upstream.forward(request)
+        return self._screen.screened(request, partial(_forward, request))
+
+
+def _forward(request: Request, upstream: Upstream) -> Outcome:
+    if request.api_key == _PRODUCE and not _wants_answer(request):
+        upstream.post(request)
+        return None if upstream.room() is None else _once_there_is_room(upstream)
+    return upstream.forward(request)
 
 
 async def _once_there_is_room(upstream: Upstream) -> Answer:

@@ -7,7 +7,7 @@ node would else hear of each group twice, in two states.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.manager.requests import (
@@ -19,10 +19,10 @@ from offsetmgr.manager.requests import (
 )
 from offsetmgr.server.authorization import Operation
 from offsetmgr.server.dispatch import Answer, Api, Request
-from offsetmgr.server.handlers.endpoint import NOT_ASKED, Endpoint, decoded, encoded
-from offsetmgr.server.handlers.groups import CLASSIC, DEAD, EMPTY, LIST_FLEXIBLE
+from offsetmgr.server.handlers.endpoint import Endpoint, decoded, encoded, encoded_by_size, portions, too_many
+from offsetmgr.server.handlers.groups import CLASSIC, DEAD, EMPTY, LIST_FLEXIBLE, NOBODY, too_many_described
 from offsetmgr.server.relay.coordinators import Coordinators
-from offsetmgr.wire.serverside import Message
+from offsetmgr.wire.serverside import EncodedItems, Message, encode_items
 
 _LIST: Final = 16
 _DESCRIBE: Final = 15
@@ -30,6 +30,8 @@ _DESCRIBE_FLEXIBLE: Final = 5
 _ERRORS_FOR_UNKNOWN: Final = 6
 _ASK_SECONDS: Final = 4.0
 _AT_ONCE: Final = 100
+_LISTED_AT_ONCE: Final = 1_000
+"""Groups that are described, and listed, before other clients have their turn."""
 
 
 class GroupListing:
@@ -61,32 +63,48 @@ class GroupListing:
         states = {state.lower() for state in message.get("states_filter", ())}
         types = {kind.lower() for kind in message.get("types_filter", ())}
         nobody: Message = {"protocol_type": "", "group_state": EMPTY}
-        found: list[Message] = [{**real.get(group, nobody), "group_id": group} for group in ours]
-        known = set(ours)
-        found += [group for name, group in real.items() if name not in known and self._backend.owns(name) == NONE]
-        told = [
-            {**group, "group_type": CLASSIC}
-            for group in found
-            if (not states or group["group_state"].lower() in states)
-            and (not types or CLASSIC in types)
-            and self._endpoint.group_allowed(request, Operation.DESCRIBE, group["group_id"])
-        ]
-        return encoded(request, {"error_code": NONE, "groups": told})
+        number, data = 0, bytearray()
+
+        def tell(group: str, about: Message) -> None:
+            nonlocal number, data
+            if (
+                (not states or about["group_state"].lower() in states)
+                and (not types or CLASSIC in types)
+                and self._endpoint.group_allowed(request, Operation.DESCRIBE, group)
+            ):
+                told = {**about, "group_id": group, "group_type": CLASSIC}
+                data += encode_items(request.api_key, request.version, "groups", [told])
+                number += 1
+
+        for part in portions(ours, _LISTED_AT_ONCE):
+            for group in part:
+                tell(group, real.pop(group, nobody))
+            await asyncio.sleep(0)
+        for part in portions(list(real), _LISTED_AT_ONCE):
+            for group in part:
+                if self._backend.owns(group) == NONE:
+                    tell(group, real[group])
+            await asyncio.sleep(0)
+        return encoded(request, {"error_code": NONE, "groups": EncodedItems(number, data)})
 
     async def _describe(self, request: Request) -> Answer:
         message = decoded(request)
+        groups = message["groups"]
+        if too_many(request, groups):
+            return await too_many_described(request, groups)
         operations = bool(message.get("include_authorized_operations"))
-        asking = asyncio.Semaphore(_AT_ONCE)
 
-        async def described(group: str) -> Message:
-            async with asking:
-                return await self._described(request, group, operations)
+        async def described(group: str) -> bytes:
+            found = await self._described(request, group, operations)
+            return encode_items(request.api_key, request.version, "groups", [found])
 
-        groups = await asyncio.gather(*map(described, message["groups"]))
-        return encoded(request, {"groups": groups})
+        data = bytearray()
+        for part in portions(groups, _AT_ONCE):
+            data += b"".join(await asyncio.gather(*map(described, part)))
+        return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
     async def _described(self, request: Request, group: str, operations: bool) -> Message:
-        failed = {**_NOBODY, "group_id": group}
+        failed = {**NOBODY, "group_id": group}
         if not self._endpoint.group_allowed(request, Operation.DESCRIBE, group):
             return {**failed, "error_code": GROUP_AUTHORIZATION_FAILED}
         if code := self._backend.owns(group):
@@ -112,14 +130,3 @@ class GroupListing:
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + _ASK_SECONDS
-
-
-_NOBODY: Final[dict[str, Any]] = {
-    "error_code": NONE,
-    "error_message": None,
-    "group_state": "",
-    "protocol_type": "",
-    "protocol_data": "",
-    "members": [],
-    "authorized_operations": NOT_ASKED,
-}

@@ -8,14 +8,15 @@ left out of a list of all topics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from offsetmgr.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.server.dispatch import HANG_UP, Answer, Api, Frame, Request
 from offsetmgr.server.handlers import cluster as endpoint_cluster
 from offsetmgr.server.handlers import versions as endpoint_versions
-from offsetmgr.server.handlers.endpoint import Endpoint, decoded, encoded
+from offsetmgr.server.handlers.endpoint import Endpoint, decoded, encoded, too_many
 from offsetmgr.server.relay import groupframes, rewriting
 from offsetmgr.server.relay.access import TOPIC_AUTHORIZATION_FAILED
 from offsetmgr.server.relay.forwarding import common
@@ -106,16 +107,22 @@ class Naming:
             ):
                 return cut
             return await unhurried(lambda: self._with_topics(request, frame, []), len(frame))
+        size = len(request.frame)
+        passed, named = await unhurried(lambda: self._without_reserved(request), size)
+        frame = await upstream.ask(passed)
+        return await unhurried(lambda: self._with_topics(request, frame, named), max(len(frame), size))
+
+    def _without_reserved(self, request: Request) -> tuple[Request, list[Message]]:
+        """The question without the offsets topic, which it would create where it does not exist, and what was left
+        out."""
         message = decoded(request)
-        named = [topic for topic in message["topics"] or () if topic["name"] == screen.reserved.topic]
-        if named:
-            # A question that names the topic would create it where it does not exist.
-            kept = [topic for topic in message["topics"] if topic["name"] != screen.reserved.topic]
-            if not kept and request.version == 0:
-                raise InvalidRequest("Metadata version 0", "it asks for the offsets topic alone")
-            request = renewed(request, {**message, "topics": kept})
-        frame = await upstream.ask(request)
-        return await unhurried(lambda: self._with_topics(request, frame, named), len(frame))
+        named = [topic for topic in message["topics"] or () if topic["name"] == self._screen.reserved.topic]
+        if not named:
+            return request, named
+        kept = [topic for topic in message["topics"] if topic["name"] != self._screen.reserved.topic]
+        if not kept and request.version == 0:
+            raise InvalidRequest("Metadata version 0", "it asks for the offsets topic alone")
+        return renewed(request, {**message, "topics": kept}), named
 
     def _with_topics(self, request: Request, frame: bytes, refused: list[Message]) -> Frame:
         answer = answer_of(request, frame)
@@ -149,16 +156,19 @@ class Naming:
 
     async def _find_coordinator(self, request: Request) -> Answer:
         """Of groups the managers, of transactions the real broker, behind our port."""
-        if decoded(request).get("key_type") != _TRANSACTION:
+        asked = decoded(request)
+        if asked.get("key_type") != _TRANSACTION or too_many(request, asked.get("coordinator_keys", ())):
             found_here = endpoint_cluster.find_coordinator(self._endpoint, request)
             return found_here if isinstance(found_here, bytes) else await found_here
         frame = await self._links.of(request.connection).data().ask(request)
-        message = decode_response(
-            _FIND_COORDINATOR, request.version, frame, 9 if request.version >= _FIND_FLEXIBLE else 8
-        )
+        message, brokers = await unhurried(partial(_coordinators, request, frame), len(frame))
+        await self._brokers.seen(brokers)
+        return await unhurried(partial(self._renamed, request, message), len(frame))
+
+    def _renamed(self, request: Request, message: Message) -> bytes:
+        """A FindCoordinator answer with our ports in place of the brokers' own."""
         for found in message.get("coordinators", [message]):
             if found["error_code"] == 0:
-                await self._brokers.seen([NamedBroker(found["node_id"], found["host"], found["port"])])
                 found["host"], found["port"] = self._host, self._brokers.port(found["node_id"])
         return encoded(request, message)
 
@@ -175,6 +185,17 @@ class Naming:
 
 
 _REFUSED: Final = {"error_code": TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
+
+
+def _coordinators(request: Request, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:
+    """A FindCoordinator answer, and each broker that it names."""
+    message = answer_of(request, frame)
+    brokers = {
+        found["node_id"]: NamedBroker(found["node_id"], found["host"], found["port"])
+        for found in message.get("coordinators", [message])
+        if found["error_code"] == 0
+    }
+    return message, list(brokers.values())
 
 
 def _asks_for_all(request: Request) -> bool:

@@ -59,7 +59,7 @@ class Relay:
         self._guarded: GatedBackend | None = None
         self._watch: BypassWatch | None = None
         self._screen = Screen(self._links, TopicIds(self._client), allowed, reserved)
-        self.fallback = Forwarder(self._links, self._screen)
+        self.fallback = Forwarder(self._screen)
 
     def guard(self, backend: Backend, *, watch: bool = True) -> GatedBackend:
         """The manager's backend, with everybody who may not commit or delete refused.

@@ -8,18 +8,20 @@ ids begin with the topic's name: a request without these bytes names nothing res
 topics by id: its ids are read, and the relay asks a broker once for the name of each id.
 
 What is refused is taken out of the request, and its answer is added to the broker's.  Such a request is answered whole,
-not streamed.
+not streamed.  A large request is read, judged and encoded anew in the codec thread; no later request of its connection
+overtakes it there, since producers' requests must keep the order of their sequence numbers.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
-from offsetmgr.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.errors import InvalidRequest, OffsetMgrError, Unreachable
 from offsetmgr.server.authorization import ADMIN_APIS, Authorizer, EverythingAllowed, Reserved
-from offsetmgr.server.dispatch import HANG_UP, Answer, Frame, Request
+from offsetmgr.server.dispatch import HANG_UP, Answer, Frame, HangUp, Outcome, Prepared, Request
 from offsetmgr.server.relay.access import (
     ACCESS,
     CLUSTER_AUTHORIZATION_FAILED,
@@ -56,6 +58,8 @@ from offsetmgr.wire.serverside import (
     request_is_flexible,
 )
 
+T = TypeVar("T")
+
 _PRODUCE: Final = 0
 _FETCH: Final = 1
 _DELETE_TOPICS: Final = 20
@@ -63,6 +67,31 @@ _ELECT_LEADERS: Final = 43
 _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
+_LARGE_BYTES: Final = LARGE_BYTES // 4
+"""A message above this size goes to the codec thread: judging and encoding it anew takes three times as long as
+decoding it."""
+
+
+class _Undecided(NamedTuple):
+    """A decoded request of which nobody can tell before the names of its ids are known."""
+
+    message: Message
+    unknown: Collection[uuid.UUID]
+
+
+class _Verdict(NamedTuple):
+    """What is wrong with a request; nothing where all fields have their defaults."""
+
+    answer: Frame | HangUp | None = None
+    """Where the whole request is refused."""
+    rest: Request | None = None
+    """What may be passed on where a part is ``refused``."""
+    refused: Sequence[Message] = ()
+    """Items of the answer."""
+    undecided: _Undecided | None = None
+
+
+_PASSES: Final = _Verdict()
 
 
 class Screen:
@@ -81,61 +110,75 @@ class Screen:
         """Whether anything reserved may be named in these bytes."""
         return bool(self._mark) and self._mark in frame
 
-    def screened(self, request: Request, upstream: Upstream) -> Answer | Awaitable[Answer]:
-        """The answer to a request that must not be passed on as it is; None where it may be.
+    def screened(self, request: Request, forward: Callable[[Upstream], Outcome]) -> Outcome:
+        """The outcome of a request; ``forward`` passes it on as it is.
 
         Raises `InvalidRequest` where the relay cannot tell.
         """
-        access = ACCESS.get(request.api_key)
-        if access is None:
-            raise InvalidRequest(f"API {request.api_key}", "the relay does not know what it names")
+        access = _access(request)
+        if not self._suspect(request):
+            return self._outcome(request, access, forward, _PASSES)
+        if len(request.frame) > _LARGE_BYTES:
+            return Prepared(partial(self._examined, request), partial(self._outcome, request, access, forward))
+        return self._outcome(request, access, forward, self._examined(request))
+
+    def _outcome(
+        self, request: Request, access: Access, forward: Callable[[Upstream], Outcome], verdict: _Verdict
+    ) -> Outcome:
         session = session_of(request) if request.api_key == _FETCH and self._mark else None
         node_id = request.connection.listener.node_id if session is not None else None
         if session is not None and session.id and not self._sessions.given(node_id, session.id):
             return framed(request, {"error_code": FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
+        if verdict.undecided is not None:
+            return self._apart(request, access, verdict.undecided)
+        if verdict.answer is not None:
+            return verdict.answer
+        try:
+            upstream = self._links.of(request.connection).data()
+        except Unreachable:
+            return HANG_UP
         looks = bool(self._mark) and (access.shown is not None or (session is not None and session.begins))
-        if not self._suspect(request):
-            return self._answered(request, access, upstream.ask(request), []) if looks else None
-        if request.api_key != _PRODUCE and len(request.frame) > LARGE_BYTES:
-            # Producers' requests must keep their order, which is the order of their sequence numbers.
-            return self._apart(request, access)
-        message = _decoded(request)
-        if self._ids.unknown(_ids(listed(access, message))):
-            return self._apart(request, access, message)
-        answer = self._judged(request, access, message, upstream.ask)
-        return self._answered(request, access, upstream.ask(request), []) if answer is None and looks else answer
+        if verdict.rest is None and not looks:
+            return forward(upstream)
+        return self._answered(request, access, upstream.ask(verdict.rest or request), verdict.refused)
 
     def _suspect(self, request: Request) -> bool:
-        """Whether the request must be decoded."""
+        """Whether the request must be read."""
         key, version = request.api_key, request.version
         if self._rules and key in ADMIN_APIS:
             return True
         if not self._mark:
             return False
-        if key == _FETCH and version >= _FETCH_BY_ID:
-            ids = fetched_ids(request.frame, request.body(flexible=True), version)
-            return ids is None or not all(map(self._harmless, ids))
-        always = key == _ELECT_LEADERS or (key == _DELETE_TOPICS and version >= _DELETE_BY_ID)
-        return always or self._mark in request.frame
+        by_id = (key == _FETCH and version >= _FETCH_BY_ID) or (key == _DELETE_TOPICS and version >= _DELETE_BY_ID)
+        return by_id or key == _ELECT_LEADERS or self._mark in request.frame
+
+    def _examined(self, request: Request) -> _Verdict:
+        """Called in the codec thread for large requests. Raises `InvalidRequest`."""
+        if request.api_key == _FETCH and request.version >= _FETCH_BY_ID:
+            ids = fetched_ids(request.frame, request.body(flexible=True), request.version)
+            if ids is not None and all(map(self._harmless, ids)):
+                return _PASSES
+        access, message = _access(request), _decoded(request)
+        if unknown := self._ids.unknown(_ids(listed(access, message))):
+            return _Verdict(undecided=_Undecided(message, unknown))
+        return self._judged(request, access, message)
 
     def _harmless(self, topic_id: uuid.UUID | None) -> bool:
         name = self._ids.name(topic_id)
         return name is not None and name != self.reserved.topic
 
-    async def _apart(self, request: Request, access: Access, message: Message | None = None) -> Answer:
-        """What takes so long that later requests of the client may be passed on before."""
+    async def _apart(self, request: Request, access: Access, undecided: _Undecided) -> Answer:
+        """The answer once a broker has told the names of ids: so late that later requests of the client may be passed
+        on before."""
         try:
-            if message is None:
-                message = await in_codec_thread(_decoded, request)
-            await self._ids.learn(self._ids.unknown(_ids(listed(access, message))))
-        except InvalidRequest:
-            raise
+            await self._ids.learn(undecided.unknown)
         except OffsetMgrError:
             return HANG_UP
-        answer = self._judged(request, access, message, self._ask_apart)
-        if answer is None:
-            answer = self._answered(request, access, self._ask_apart(request), [])
-        return await answer if isinstance(answer, Awaitable) else answer
+        judge = partial(self._judged, request, access, undecided.message)
+        verdict = await unhurried(judge, len(request.frame))
+        if verdict.answer is not None:
+            return verdict.answer
+        return await self._answered(request, access, self._ask_apart(verdict.rest or request), verdict.refused)
 
     async def _ask_apart(self, request: Request) -> bytes:
         """The answer, over a connection of the request's own. Raises `Unreachable`."""
@@ -146,31 +189,27 @@ class Screen:
         finally:
             link.end(upstream)
 
-    def _judged(
-        self, request: Request, access: Access, message: Message, ask: Callable[[Request], Awaitable[bytes]]
-    ) -> Answer | Awaitable[Answer]:
-        """None where nothing is refused."""
+    def _judged(self, request: Request, access: Access, message: Message) -> _Verdict:
         key, principal = request.api_key, request.connection.principal or ""
         items = listed(access, message)
         own_id = message.get(access.transactional_id) if access.transactional_id else None
         if own_id is not None and self.reserved.has_transactional_id(own_id):
             code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return self._refused(request, access, message, [code] * len(items or ()), code)
+            return _Verdict(self._refused(request, access, message, [code] * len(items or ()), code))
         if not items:
             everything = items is None and access.shown is None and bool(self._mark)
             admin = key in ADMIN_APIS and not self._authorizer.admin(principal, key, None)
             if everything or admin:
-                return self._refused(request, access, message, [], CLUSTER_AUTHORIZATION_FAILED)
+                return _Verdict(self._refused(request, access, message, [], CLUSTER_AUTHORIZATION_FAILED))
         codes = [self._code(key, principal, access, item) for item in items or ()]
         if not any(codes):
-            return None
+            return _PASSES
         kept = [item for item, code in zip(items or (), codes, strict=True) if not code]
         alone = not kept and not message.get("session_id")
         if alone or access.together or access.refused is None or (key == _PRODUCE and not message["acks"]):
-            return self._refused(request, access, message, codes, CLUSTER_AUTHORIZATION_FAILED)
+            return _Verdict(self._refused(request, access, message, codes, CLUSTER_AUTHORIZATION_FAILED))
         refused = [access.refused(item, code) for item, code in zip(items or (), codes, strict=True) if code]
-        rest = renewed(request, without(access, message, kept))
-        return self._answered(rest, access, ask(rest), refused)
+        return _Verdict(rest=renewed(request, without(access, message, kept)), refused=refused)
 
     def _code(self, key: int, principal: str, access: Access, item: Any) -> int:
         """The error code for something that a request names; 0 where nothing is wrong with it."""
@@ -196,7 +235,9 @@ class Screen:
     def _may(self, principal: str, key: int, topic: str | None) -> bool:
         return key not in ADMIN_APIS or self._authorizer.admin(principal, key, topic)
 
-    def _refused(self, request: Request, access: Access, message: Message, codes: list[int], code: int) -> Answer:
+    def _refused(
+        self, request: Request, access: Access, message: Message, codes: list[int], code: int
+    ) -> Frame | HangUp:
         if request.api_key == _PRODUCE and not message["acks"]:
             return HANG_UP  # a client that asks for no answer learns of errors by the closed connection
         return framed(request, refusal(access, message, codes, code))
@@ -204,7 +245,7 @@ class Screen:
     async def _answered(
         self, request: Request, access: Access, asked: Awaitable[bytes], refused: Sequence[Message]
     ) -> Answer:
-        """The broker's answer, with what is refused in it and what is hidden not."""
+        """The broker's answer to what was passed on, with what is refused in it and what is hidden not."""
         try:
             frame = await asked
         except OffsetMgrError:
@@ -223,7 +264,7 @@ class Screen:
                 answer[access.answers] = [*(answer[access.answers] or ()), *refused]
             return framed(request, answer)
 
-        return await unhurried(changed, len(frame))
+        return await unhurried(changed, max(len(frame), len(request.frame)))
 
     def _hidden(self, kind: str, item: Message) -> bool:
         if kind == "transaction":
@@ -249,9 +290,16 @@ def answer_of(request: Request, frame: bytes) -> Message:
     return decode_response(request.api_key, request.version, frame, 9 if flexible else 8)
 
 
-async def unhurried(work: Callable[[], Frame], size: int) -> Frame:
+async def unhurried(work: Callable[[], T], size: int) -> T:
     """What ``work`` makes of a message of so many bytes."""
-    return await in_codec_thread(work) if size > LARGE_BYTES else work()
+    return await in_codec_thread(work) if size > _LARGE_BYTES else work()
+
+
+def _access(request: Request) -> Access:
+    access = ACCESS.get(request.api_key)
+    if access is None:
+        raise InvalidRequest(f"API {request.api_key}", "the relay does not know what it names")
+    return access
 
 
 def _decoded(request: Request) -> Message:

@@ -47,7 +47,7 @@ class TopicIds:
         connection = await self._client.any_connection(deadline)
         if connection.versions.get(_METADATA, (0, 0))[1] < _BY_ID:
             return
-        wanted = sorted(ids)
+        wanted = list(ids)
         for at in range(0, len(wanted), _AT_ONCE):
             topics = [{"topic_id": topic_id, "name": None} for topic_id in wanted[at : at + _AT_ONCE]]
             question = {
@@ -55,7 +55,7 @@ class TopicIds:
                 "allow_auto_topic_creation": False,
                 "include_topic_authorized_operations": False,
             }
-            answer = await ask(connection, _METADATA, _BY_ID, question, remaining(deadline))
+            answer = await ask(connection, _METADATA, _BY_ID, question, remaining(deadline), yielding=True)
             if len(self._names) > _MOST:
                 self._names.clear()
             for topic in answer["topics"]:

@@ -1,0 +1,404 @@
+"""Large requests through the relay: what reads and writes them is done a little at a time, or in the codec thread.
+
+No broker: `Broker` stands for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from listening import USUAL, Listening, MemoryBackend, WireClient, read_response
+
+from offsetmgr.server.authorization import EverythingAllowed, Reserved, Rule, Rules
+from offsetmgr.server.dispatch import Frame, Request
+from offsetmgr.server.handlers.endpoint import Endpoint
+from offsetmgr.server.relay import naming, screening
+from offsetmgr.server.relay.forwarding import Forwarder
+from offsetmgr.server.relay.listing import GroupListing
+from offsetmgr.server.relay.naming import Naming
+from offsetmgr.server.relay.screening import Screen, framed
+from offsetmgr.server.relay.topicids import TopicIds
+from offsetmgr.wire import serverside
+from offsetmgr.wire.codecthread import LARGE_BYTES
+from offsetmgr.wire.serverside import (
+    EncodedItems,
+    Message,
+    decode_request,
+    encode_items,
+    encode_request,
+    request_is_flexible,
+)
+
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS = 0, 1, 3, 10, 15, 16, 20
+INVALID_REQUEST, TOPIC_FORBIDDEN, UNKNOWN_ID = 42, 29, 100
+TOPIC = "offsets-of-managers"
+RESERVED = Reserved(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-slot-")
+MANY = 20_000
+IDS = [uuid.UUID(int=number + 1) for number in range(MANY)]
+
+FOUND: list[Message] = [
+    {"key": f"t{n}", "node_id": 1, "host": "real", "port": 9092, "error_code": 0, "error_message": None}
+    for n in range(MANY)
+]
+ANSWERS: dict[int, Message] = {
+    PRODUCE: {"responses": []},
+    FETCH: {"error_code": 0, "session_id": 0, "responses": []},
+    METADATA: {"brokers": [], "cluster_id": "real", "controller_id": 1, "topics": [], "error_code": 0},
+    DELETE_TOPICS: {"responses": []},
+    FIND_COORDINATOR: {"coordinators": EncodedItems(MANY, encode_items(FIND_COORDINATOR, 4, "coordinators", FOUND))},
+}
+
+
+class Broker:
+    """Stands for `Links`, a `Link`, an `Upstream` and `Brokers`: answers at once, and remembers what it was asked."""
+
+    address = None
+    closed = False
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.brokers = self
+
+    def of(self, _connection: Any) -> Broker:
+        return self
+
+    def data(self) -> Broker:
+        return self
+
+    apart = data
+
+    def end(self, _upstream: Any) -> None:
+        pass
+
+    def ask(self, request: Request) -> asyncio.Future[bytes]:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        future.set_result(self.forward(request))
+        return future
+
+    def forward(self, request: Request) -> Frame:
+        self.asked.append(request)
+        return framed(request, ANSWERS[request.api_key])
+
+    async def seen(self, _brokers: Any) -> None:
+        pass
+
+    def port(self, node_id: int) -> int:
+        return 9200 + node_id
+
+    def message(self, number: int) -> Message:
+        """A request that it was asked."""
+        request = self.asked[number]
+        at = request.body(flexible=request_is_flexible(request.api_key, request.version))
+        return decode_request(request.api_key, request.version, request.frame, at)
+
+
+class Coordinators:
+    """The real coordinators: groups whose names begin with ``m`` have a member."""
+
+    def __init__(self) -> None:
+        self.described = 0
+        self.real: dict[str, Message] = {}
+
+    async def describe(self, group: str, _operations: bool, _deadline: float) -> Message:
+        self.described += 1
+        await asyncio.sleep(0)
+        member = {
+            "member_id": group, "group_instance_id": None, "client_id": "c", "client_host": "h",
+            "member_metadata": b"", "member_assignment": b"",
+        }  # fmt: skip
+        state = "Stable" if group.startswith("m") else "Dead"
+        return {
+            "error_code": 0, "group_id": group, "group_state": state, "protocol_type": "consumer",
+            "protocol_data": "range", "members": [member] if state == "Stable" else [],
+            "authorized_operations": -(2**31),
+        }  # fmt: skip
+
+    async def groups(self, _deadline: float) -> dict[str, Message]:
+        return dict(self.real)
+
+
+class Turns:
+    """Counts what is done within one turn of the listener's event loop: the items of arrays that are encoded, and what
+    tests ask it to count. ``most`` is the largest count."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self._count = self.most = 0
+        run = asyncio.Handle._run
+
+        def counted(handle: asyncio.Handle) -> None:
+            if self._on_the_loop():
+                self._count = 0
+            run(handle)
+
+        monkeypatch.setattr(asyncio.Handle, "_run", counted)
+        self.count(serverside._Schema, "encode", lambda _, message: sum(map(_length, message.values())))
+
+    def count(self, owner: Any, name: str, amount: Callable[..., int]) -> None:
+        """Counts calls of a function, each by an amount that depends on its arguments."""
+        function = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self._on_the_loop():
+                self._count += amount(*args, **kwargs)
+                self.most = max(self.most, self._count)
+            return function(*args, **kwargs)
+
+        self._patch.setattr(owner, name, counted)
+
+    @staticmethod
+    def _on_the_loop() -> bool:
+        return threading.current_thread().name == "listening"
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+class Relayed(Listening):
+    """A listener with the relay's parts before a `Broker`."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.broker, self.coordinators = Broker(), Coordinators()
+        broker: Any = self.broker
+        self.ids = TopicIds(broker)
+        self.screen = Screen(broker, self.ids, rules or EverythingAllowed(), RESERVED)
+        super().__init__(MemoryBackend(), fallback=Forwarder(self.screen))
+
+    async def _start(self) -> None:
+        await super()._start()
+        fakes: Any = self
+        endpoint = Endpoint(self.backend, 1)
+        apis = [
+            *GroupListing(endpoint, fakes.coordinators).apis(),
+            *Naming(endpoint, fakes.broker, self.screen, "127.0.0.1").apis(),
+        ]
+        self.service.apis |= {api.key: api for api in apis}
+
+
+@pytest.fixture
+def relayed() -> Iterator[Relayed]:
+    with Relayed() as found:
+        yield found
+
+
+def produced(name: str, records: bytes = b"") -> Message:
+    return {"name": name, "partition_data": [{"index": 0, "records": records}]}
+
+
+def produce_of(topics: list[Message], acks: int = 1) -> Message:
+    return {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": topics}
+
+
+def fetch_of(ids: list[uuid.UUID]) -> Message:
+    part = {
+        "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
+        "partition_max_bytes": 1,
+    }  # fmt: skip
+    return {
+        "replica_id": -1, "max_wait": 1, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0, "session_id": 0,
+        "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "",
+        "topics": [{"topic_id": topic_id, "partitions": [part]} for topic_id in ids],
+    }  # fmt: skip
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def test_more_groups_than_one_request_may_name_are_each_refused_and_nobody_is_asked(relayed: Relayed) -> None:
+    with WireClient(relayed.port) as client:
+        answer = client.ask(DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(50_001)]})
+    assert [group["group_id"] for group in answer["groups"]] == [f"g{n}" for n in range(50_001)]
+    assert {group["error_code"] for group in answer["groups"]} == {INVALID_REQUEST}
+    assert relayed.coordinators.described == 0
+
+
+@pytest.mark.parametrize("number", [3_000, MANY])
+def test_groups_are_described_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """As many as the Java tools ask for; and so many that the request is just not a large one."""
+    names = [f"{'mg'[n % 2]}{n}" for n in range(number)]
+    turns = Turns(monkeypatch)
+    turns.count(serverside._Schema, "encode_items", lambda _schema, _field, items: len(items))
+    turns.count(asyncio, "ensure_future", lambda *_: 1)
+    turns.count(GroupListing, "_described", lambda *_: 1)
+    tasks = []
+
+    def task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        tasks.append(len(asyncio.all_tasks(loop)) if len(tasks) % 50 == 0 else 0)
+        return asyncio.Task(work, loop=loop, **options)
+
+    relayed.loop.set_task_factory(task)
+    with WireClient(relayed.port) as client:
+        answer = client.ask(DESCRIBE_GROUPS, 6, {"groups": names})
+    assert [group["group_id"] for group in answer["groups"]] == names
+    assert [len(group["members"]) for group in answer["groups"][:4]] == [1, 0, 1, 0]
+    assert turns.most <= 100
+    assert max(tasks) <= 200
+
+
+def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = [f"o{n:05}" for n in range(MANY)], [f"r{n:05}" for n in range(MANY)]
+    relayed.backend.offsets = {group: {} for group in ours}
+    relayed.coordinators.real = {
+        group: {"group_id": group, "protocol_type": "consumer", "group_state": "Stable"} for group in (ours[0], *theirs)
+    }
+    relayed.backend.errors[theirs[1]] = 16
+    turns = Turns(monkeypatch)
+    turns.count(serverside._Schema, "encode_items", lambda _schema, _field, items: len(items))
+    with WireClient(relayed.port) as client:
+        answer = client.ask(LIST_GROUPS, 4, {"states_filter": []})
+        stable = client.ask(LIST_GROUPS, 4, {"states_filter": ["stable"]})
+    assert [group["group_id"] for group in answer["groups"]] == [*ours, theirs[0], *theirs[2:]]
+    assert [group["group_state"] for group in answer["groups"][:2]] == ["Stable", "Empty"]
+    assert len(stable["groups"]) == MANY
+    assert turns.most <= 1_000
+
+
+# --- what is screened -----------------------------------------------------------------------------
+
+
+def watched(turns: Turns) -> None:
+    """Counts the bytes that are decoded and the items that are judged on the event loop."""
+    turns.count(screening, "decode_request", lambda _key, _version, frame, _at: len(frame))
+    turns.count(screening, "fetched_ids", lambda frame, *_: len(frame))
+    turns.count(Screen, "_code", lambda *_: 1)
+
+
+def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relayed.ids._names = dict.fromkeys(IDS, "orders")
+    turns = Turns(monkeypatch)
+    watched(turns)
+    with WireClient(relayed.port) as client:
+        client.ask(FETCH, 13, fetch_of(IDS))
+    assert len(relayed.broker.message(0)["topics"]) == MANY
+    assert turns.most <= LARGE_BYTES
+
+
+def test_a_large_fetch_of_ids_that_were_not_known_is_judged_in_the_codec_thread(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def learn(_ids: Any) -> None:
+        relayed.ids._names = {**dict.fromkeys(IDS, "orders"), IDS[1]: TOPIC}
+        del relayed.ids._names[IDS[2]]
+
+    monkeypatch.setattr(relayed.ids, "learn", learn)
+    turns = Turns(monkeypatch)
+    watched(turns)
+    with WireClient(relayed.port) as client:
+        answer = client.ask(FETCH, 13, fetch_of(IDS))
+    codes = {topic["topic_id"]: topic["partitions"][0]["error_code"] for topic in answer["responses"]}
+    assert codes == {IDS[1]: TOPIC_FORBIDDEN, IDS[2]: UNKNOWN_ID}
+    assert len(relayed.broker.message(0)["topics"]) == MANY - 2
+    assert turns.most <= LARGE_BYTES
+
+
+@pytest.mark.parametrize("where", ["a topic", "a record"])
+def test_a_large_produce_is_read_in_the_codec_thread_and_not_overtaken(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Sequence numbers of producers have the order of their requests."""
+    topics = [produced(f"t{n}") for n in range(MANY)]
+    topics.append(produced(TOPIC) if where == "a topic" else produced("last", TOPIC.encode()))
+    turns = Turns(monkeypatch)
+    watched(turns)
+    with WireClient(relayed.port) as client:
+        client.send(PRODUCE, 9, produce_of([produced("before")]))
+        client.send(PRODUCE, 9, produce_of(topics))
+        client.send(PRODUCE, 9, produce_of([produced("behind")]))
+        client.receive()
+        answer = read_response(PRODUCE, 9, client.receive())
+        client.receive()
+    expected = [[TOPIC_FORBIDDEN]] if where == "a topic" else []
+    assert [[part["error_code"] for part in t["partition_responses"]] for t in answer["responses"]] == expected
+    assert [request.correlation for request in relayed.broker.asked] == [1, 2, 3]
+    assert len(relayed.broker.message(1)["topic_data"]) == MANY + (where == "a record")
+    assert turns.most <= LARGE_BYTES
+
+
+def test_a_large_produce_that_is_refused_whole_closes_the_connection_of_who_asks_for_no_answer(
+    relayed: Relayed,
+) -> None:
+    topics = [produced(f"t{n}") for n in range(MANY)]
+    with WireClient(relayed.port) as client:
+        client.send(PRODUCE, 9, produce_of([*topics, produced(TOPIC)], acks=0))
+        assert client.hung_up()
+    assert relayed.broker.asked == []
+
+
+def test_a_large_request_that_breaks_the_format_is_cut_off(relayed: Relayed) -> None:
+    body = encode_request(PRODUCE, 9, produce_of([produced(f"t{n}") for n in range(MANY)]))
+    with WireClient(relayed.port) as client, WireClient(relayed.port) as other:
+        client.send(PRODUCE, 9, body[:-10] + TOPIC.encode())
+        assert client.hung_up()
+        other.ask(PRODUCE, 9, produce_of([produced("t")]))
+
+
+def test_a_request_that_is_quickly_decoded_but_slowly_judged_is_a_large_one(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["t"] * 7_500 + [TOPIC]
+    turns = Turns(monkeypatch)
+    watched(turns)
+    with WireClient(relayed.port) as client:
+        client.send(DELETE_TOPICS, 5, body := encode_request(DELETE_TOPICS, 5, {"topic_names": names, "timeout": 1}))
+        client.receive()
+    assert len(body) < LARGE_BYTES
+    assert turns.most <= 100
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_large_admin_request_is_judged_and_refused_in_the_codec_thread(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """All of it, and all but one name."""
+    allowed = Rules([Rule(frozenset({"*"}), (), ("t7",), frozenset(), frozenset({DELETE_TOPICS}))])
+    names = [f"t{n}" for n in range(MANY)]
+    message = {
+        "topics": [{"name": name, "topic_id": None} for name in names], "topic_names": names, "timeout": 1,
+    }  # fmt: skip
+    with Relayed(allowed) as relayed, WireClient(relayed.port) as client:
+        turns = Turns(monkeypatch)
+        watched(turns)
+        answer = client.ask(DELETE_TOPICS, version, message)
+        assert {topic["name"] for topic in answer["responses"]} == {*names} - {"t7"}
+        assert {topic["error_code"] for topic in answer["responses"]} == {TOPIC_FORBIDDEN}
+        (kept,) = relayed.broker.message(0)["topics" if version == 6 else "topic_names"]
+        assert (kept["name"] if version == 6 else kept) == "t7"
+    assert turns.most <= LARGE_BYTES // 10
+
+
+def test_the_coordinators_of_many_transactions_are_read_and_told_in_the_codec_thread(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(monkeypatch)
+    turns.count(naming, "answer_of", lambda _request, frame: len(frame))
+    with WireClient(relayed.port) as client:
+        answer = client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(MANY)]})
+        assert {(found["host"], found["port"]) for found in answer["coordinators"]} == {("127.0.0.1", 9201)}
+        assert len(relayed.broker.asked) == 1
+        many = {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(50_001)]}
+        codes = {found["error_code"] for found in client.ask(FIND_COORDINATOR, 4, many)["coordinators"]}
+    assert codes == {INVALID_REQUEST}
+    assert len(relayed.broker.asked) == 1
+    assert turns.most <= 100
+
+
+@pytest.mark.parametrize("version", [1, 8, 12])
+def test_metadata_of_many_topics_is_encoded_anew_in_the_codec_thread(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    topics = [{"name": name, "topic_id": None} for name in (*(f"t{n}" for n in range(MANY)), TOPIC)]
+    turns = Turns(monkeypatch)
+    turns.count(naming, "answer_of", lambda _request, frame: len(frame))
+    with WireClient(relayed.port) as client:
+        answer = client.ask(METADATA, version, {**USUAL, "topics": topics, "allow_auto_topic_creation": False})
+    assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [(TOPIC, TOPIC_FORBIDDEN)]
+    assert len(relayed.broker.message(0)["topics"]) == MANY
+    assert turns.most <= 100
