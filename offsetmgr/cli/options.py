@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from offsetmgr.operations.describe import Directory
     from offsetmgr.stores.base import OffsetStore
     from offsetmgr.zookeeper.session import ZookeeperSession
+
+
+def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
+    """The callback of an option that names a file to be written. Raises `UsageError` for ``-``."""
+    from offsetmgr.stores.uri import refuse_dash
+
+    refuse_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
+    return value
+
 
 BootstrapServer = Annotated[
     str | None,
@@ -106,6 +116,7 @@ BeforeImage = Annotated[
     typer.Option(
         "--before-image",
         metavar="FILE",
+        callback=file_to_write,
         help="Where to keep what was there before, for undoing (a new file under the state folder).",
         show_default=False,
     ),

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -213,7 +215,7 @@ class SnapshotStore(StoreBase):
             if self._opened is not None and self._opened.signature == signature:
                 return self._opened
             self.close()
-            stream = self._path.open("rb")
+            stream = _seekable(self._path.open("rb"))
         except OSError as error:
             raise FileFailure(what, reason(error)) from error
         try:
@@ -267,6 +269,8 @@ class SnapshotStore(StoreBase):
 
     def _open_or_new(self) -> _Opened:
         if os.path.lexists(self._path):
+            if self._path.exists() and not self._path.is_file():
+                raise FileFailure(f"snapshot {self._path}", "is a pipe or a device, which can only be read")
             return self._open()
         return _Opened(_NoReader(self._form, SnapshotHeader.new(self.uri, "file", clock=self._clock)), io.BytesIO(), ())
 
@@ -328,5 +332,22 @@ class _NoReader:
         return None
 
 
+def _seekable(stream: BinaryIO) -> BinaryIO:
+    """The stream, or a temporary copy of one that can be read only once: a pipe, for example."""
+    if stream.seekable():
+        return stream
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed as the stream would be
+    try:
+        with stream:
+            shutil.copyfileobj(stream, copy)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
 def _signature(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when the file is replaced or changed. A pipe changes as it is read, and is never read again."""
+    if not stat.S_ISREG(status.st_mode):
+        return (status.st_dev, status.st_ino)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
