@@ -471,9 +471,7 @@ def test_a_pipe_is_not_edited(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == ["pipe.csv"]
 
 
-def test_offsets_from_a_pipe_are_compared(
-    fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_offsets_from_a_pipe_are_compared(fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_snapshot(tmp_path / "there.avro", HEADER, one_group(5))
     sides = ["--from", f"file:{fed}", "--to", f"file:{tmp_path}/there.avro"]
     assert run(["offsets", "diff", *sides]) == 0, capsys.readouterr().err
