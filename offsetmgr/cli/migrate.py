@@ -421,7 +421,7 @@ def rollback_command(
     if report.failed:
         note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
     if report.ok and not report.groups:
-        note("it was rolled back by an earlier run; nothing was done")
+        note("every group that the journal knows was rolled back by an earlier run; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
         _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
@@ -439,7 +439,7 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
     if not others:
         return 0
     begun = len(state.apply.intents)
-    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun and rolled back")
+    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun")
     count = 0
     for found in progress(differences(plan, state, target), "comparing"):
         count += 1

@@ -216,7 +216,8 @@ class Connect:
 
     def newer_store(self, store: OffsetStore) -> OffsetStore | None:
         """The Kafka store of the cluster whose ZooKeeper ``store`` is meant, where the brokers are known too: groups
-        that have left ZooKeeper commit there. None where the brokers are another cluster's, which is printed."""
+        that have left ZooKeeper commit there. None where the brokers are another cluster's, or may be; that is
+        printed."""
         from offsetmgr.cli.render import note
         from offsetmgr.stores.origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -225,10 +226,14 @@ class Connect:
         if parsed.kind != "zookeeper" or parsed.options.get("layout", "0.8") != "0.8" or bootstrap is None:
             return None
         kafka = self.store(f"kafka://{bootstrap}")
-        compared = compare_origins(store.log_origin(), kafka.log_origin())
+        origin = store.log_origin()
+        compared = compare_origins(origin, kafka.log_origin())
         if compared.keeps_epochs:
             return kafka
-        note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
+        if origin.cluster_id is None and not origin.brokers:
+            note(f"mind: {bootstrap} cannot be shown to be the cluster of {self.uri}: it lists no live broker")
+        else:
+            note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
         return None
 
     def zookeeper(self, what: str) -> ZookeeperSession:

@@ -165,7 +165,7 @@ class SnapshotStore(StoreBase):
     def log_origin(self) -> LogOrigin:
         """What the snapshot's header says. Raises as `fetch`."""
         if not os.path.lexists(self._path):
-            return replace(UNNAMED, how="the file does not exist yet")
+            return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
