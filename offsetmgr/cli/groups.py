@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,8 +26,12 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, nothing_in, write_rows
 from offsetmgr.cli.stale import Stale
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.model import Committed, GroupDescription
+
+if TYPE_CHECKING:
+    from offsetmgr.operations.describe import Described
+    from offsetmgr.operations.sought import Sought
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
@@ -165,10 +169,14 @@ def describe(
     """State, members, committed offsets, log ends, lag and owners of groups."""
     from offsetmgr.operations.describe import describe as describe_groups
     from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.operations.sought import Sought
 
     names = require_groups(group, all_groups)
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
+    if topic and (members or state):
+        option = "--members" if members else "--state"
+        raise UsageError("--topic", f"chooses partitions, and {option} shows none", f"leave out --topic or {option}")
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store, directory = connect.store(), connect.directory()
@@ -184,8 +192,15 @@ def describe(
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
             stale = Stale(newer)
-            shown = write_rows(DESCRIBE, stale.counted(_partition_rows(found, errors, only_with_lag)), output)
+            sought = Sought(topics)
+            where = " in these topics" if topic else ""
+            rows = _partition_rows(found, errors, sought, only_with_lag=only_with_lag, where=where)
+            shown = write_rows(DESCRIBE, stale.counted(rows), output)
             stale.finish()
+            try:
+                sought.require_all(store.uri)
+            except UnknownTopicOrPartition as missing:
+                errors.append(missing)
         if not shown and not errors:
             note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
         return told(errors)
@@ -195,11 +210,13 @@ def describe(
 
 
 def _partition_rows(
-    found: Iterable[Any], errors: list[OffsetMgrError], only_with_lag: bool
+    found: Iterable[Described], errors: list[OffsetMgrError], sought: Sought, *, only_with_lag: bool, where: str
 ) -> Iterator[tuple[Any, ...]]:
+    """The rows of groups; ``where`` says in which topics, with a space before it, where some were asked for."""
     from offsetmgr.operations.lag import needs_a_look
 
     for one in found:
+        sought.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
         if one.error is not None:
             errors.append(one.error)
             continue
@@ -214,7 +231,7 @@ def _partition_rows(
             offset = committed.offset if isinstance(committed, Committed) else None
             yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
         if not one.partitions and not only_with_lag:
-            text = f"{count_of(len(description.members), 'member')}, nothing committed"
+            text = f"{count_of(len(description.members), 'member')}, nothing committed{where}"
             yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
 
 

@@ -10,6 +10,7 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import Connect, Format, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.stopping import only_tell_hangups
 from offsetmgr.errors import UsageError
 
 app = typer.Typer(
@@ -179,6 +180,7 @@ def serve(
     --store URI it is the same front for that store: ZooKeeper for modern clients, dual: for dual commit. The store's
     offsets must belong to the Kafka cluster of --bootstrap-server.
     """
+    only_tell_hangups()
     import sys
 
     from offsetmgr.server.limits import Limits

@@ -23,6 +23,7 @@ from offsetmgr.cli.options import (
     TranslateOption,
     Yes,
     connected,
+    file_to_write,
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
@@ -80,7 +81,8 @@ def plan_command(
     from_: From,
     to: To,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the plan.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the plan."),
     ] = None,
     group: Groups = None,
     all_groups: AllGroups = False,
@@ -104,7 +106,12 @@ def plan_command(
     translate: TranslateOption = None,
     draft_partition_map: Annotated[
         Path | None,
-        typer.Option("--draft-partition-map", metavar="FILE", help="Write the draft of such a map, and no plan."),
+        typer.Option(
+            "--draft-partition-map",
+            metavar="FILE",
+            callback=file_to_write,
+            help="Write the draft of such a map, and no plan.",
+        ),
     ] = None,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
@@ -371,7 +378,12 @@ def rollback_command(
     ] = False,
     reverse_plan: Annotated[
         Path | None,
-        typer.Option("--reverse-plan", metavar="FILE", help="After cut-over: plan the way back with today's offsets."),
+        typer.Option(
+            "--reverse-plan",
+            metavar="FILE",
+            callback=file_to_write,
+            help="After cut-over: plan the way back with today's offsets.",
+        ),
     ] = None,
     allow_rewind: Annotated[
         bool,
@@ -415,7 +427,7 @@ def rollback_command(
     if report.failed:
         note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
     if report.ok and not report.groups:
-        note("it was rolled back by an earlier run; nothing was done")
+        note("every group that the journal knows was rolled back by an earlier run; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
         _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")

@@ -360,7 +360,12 @@ def reset(
     ] = None,
     from_file: Annotated[
         str | None,
-        typer.Option("--from-file", metavar="FILE", help="To the offsets of a CSV or Avro file.", show_default=False),
+        typer.Option(
+            "--from-file",
+            metavar="FILE",
+            help="To the offsets of a file: .avro, .csv, .zk or .json (any other name: CSV).",
+            show_default=False,
+        ),
     ] = None,
     accept_unterminated: AcceptUnterminated = False,
     translate: TranslateOption = None,

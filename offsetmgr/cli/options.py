@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from offsetmgr.operations.describe import Directory
     from offsetmgr.stores.base import OffsetStore
     from offsetmgr.zookeeper.session import ZookeeperSession
+
+
+def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
+    """The callback of an option that names a file to be written. Raises `UsageError` for ``-``."""
+    from offsetmgr.stores.uri import refuse_dash
+
+    refuse_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
+    return value
+
 
 BootstrapServer = Annotated[
     str | None,
@@ -106,6 +116,7 @@ BeforeImage = Annotated[
     typer.Option(
         "--before-image",
         metavar="FILE",
+        callback=file_to_write,
         help="Where to keep what was there before, for undoing (a new file under the state folder).",
         show_default=False,
     ),
@@ -205,7 +216,8 @@ class Connect:
 
     def newer_store(self, store: OffsetStore) -> OffsetStore | None:
         """The Kafka store of the cluster whose ZooKeeper ``store`` is meant, where the brokers are known too: groups
-        that have left ZooKeeper commit there. None where the brokers are another cluster's, which is printed."""
+        that have left ZooKeeper commit there. None where the brokers are another cluster's, or may be; that is
+        printed."""
         from offsetmgr.cli.render import note
         from offsetmgr.stores.origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -214,10 +226,14 @@ class Connect:
         if parsed.kind != "zookeeper" or parsed.options.get("layout", "0.8") != "0.8" or bootstrap is None:
             return None
         kafka = self.store(f"kafka://{bootstrap}")
-        compared = compare_origins(store.log_origin(), kafka.log_origin())
+        origin = store.log_origin()
+        compared = compare_origins(origin, kafka.log_origin())
         if compared.keeps_epochs:
             return kafka
-        note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
+        if origin.cluster_id is None and not origin.brokers:
+            note(f"mind: {bootstrap} cannot be shown to be the cluster of {self.uri}: it lists no live broker")
+        else:
+            note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
         return None
 
     def zookeeper(self, what: str) -> ZookeeperSession:

@@ -239,7 +239,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def _unanswered(question: str) -> UsageError:
-    why = "the terminal was closed before the question was answered, so nothing was done"
+    why = "no answer was given (end of input), so nothing was done"
     return UsageError(question.rstrip("?"), why, "answer y or n, or add --yes")
 
 

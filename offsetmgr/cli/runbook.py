@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected
+from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stopping import stopping
 from offsetmgr.errors import FileFailure, OtherCluster, UsageError
@@ -244,6 +244,7 @@ def bounce(
         typer.Option(
             "--state",
             metavar="FILE",
+            callback=file_to_write,
             help="How far it came, for resuming (bounce-GROUP-PHASE.json); the commands' output is in FILE's .log.",
             show_default=False,
         ),

@@ -258,9 +258,9 @@ def copy(
 ) -> None:
     """Copy committed offsets from one store to another by Spark's executors: forward only, each write conditional.
 
-    Shown is what would become of each offset: write, unchanged, refuse, where the group is further, or refused, where
-    the topic was recreated after the commit. With --execute, those that were not copied, and the exit code is 1 if
-    there are any. For a migration that can be undone, use migrate.
+    Shown is what would become of each offset: write, unchanged, refuse-rewind, where the group is further, or
+    refuse-recreated, where the topic was recreated after the commit. With --execute, those that were not copied, and
+    the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
     from offsetmgr.cli.editing import checked_crossing
     from offsetmgr.spark.storerows import groups_of
@@ -288,7 +288,7 @@ def copy(
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
             summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are there already"
-            if refused := counts.get("refuse"):
+            if refused := counts.get("refuse-rewind"):
                 summary += f", {refused:,} would be refused (the group is further there)"
             if gone := counts.get(REFUSED):
                 summary += f", {gone:,} are refused (the topic was recreated after the commit)"

@@ -1,7 +1,8 @@
 """Ctrl-C in the middle of bulk work: the first one asks it to stop cleanly, the second one interrupts it.
 
 SIGTERM and SIGHUP count as Ctrl-C. A lost terminal may send SIGHUP more than once (the kernel does, and the shell), so
-after the first one it is ignored. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored.
+after the first one it is ignored. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored. A
+manager, which runs until it is told to stop, only tells it.
 
 When all is done and only to be told, the first one changes nothing any more: a command that did its work does not end
 as an interrupted one.
@@ -95,6 +96,15 @@ def ignore_hangups() -> None:
     _hung_up.set()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def only_tell_hangups() -> None:
+    """From here on SIGHUP does nothing but print a line, also in a process that was started with it ignored."""
+
+    def tell(_number: int, _frame: FrameType | None) -> None:
+        _say("SIGHUP does nothing")
+
+    signal.signal(signal.SIGHUP, tell)
 
 
 @contextmanager

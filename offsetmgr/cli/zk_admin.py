@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.cli.options import Connect, Execute, Format, Topics, Yes, connected
+from offsetmgr.cli.options import Connect, Execute, Format, Topics, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, count_of, note
 from offsetmgr.cli.requesting import WAIT, Request, Row, Wait
 from offsetmgr.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
@@ -142,6 +142,7 @@ def reassign(
         typer.Option(
             "--before-image",
             metavar="FILE",
+            callback=file_to_write,
             help="Where to keep the replicas of before, as a file that undoes it (a new one under the state folder).",
             show_default=False,
         ),

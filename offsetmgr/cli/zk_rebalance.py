@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.options import Connect, Format, connected, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.cli.zk_changes import changes_of, sized
@@ -83,7 +83,13 @@ def rebalance(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="FILE", help="Keep the group as it is now (a new file).", show_default=False),
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            callback=file_to_write,
+            help="Keep the group as it is now (a new file).",
+            show_default=False,
+        ),
     ] = None,
     settle: Annotated[
         float,

@@ -19,7 +19,7 @@ BATCH: Final = 100_000
 """Offsets whose log ranges are asked for together; bounds memory, and is more than most clusters have."""
 
 STALE: Final = "older than Kafka's"
-"""How the note of a row begins whose group has a larger offset in Kafka, from which the lag counts."""
+"""How the note of a row begins whose group has a larger offset in Kafka, or the only one, from which the lag counts."""
 
 NOTHING: Final = "nothing committed"
 """The note of a row whose partition has no commit."""
@@ -74,40 +74,52 @@ def lag(
     """The lag of groups, in the order asked; without a cluster it is unknown, and so are the logs.
 
     ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: where it holds a larger
-    offset, the lag counts from that one, and the note names it.
+    offset, or the only one, the lag counts from that one, and the note names it.
 
-    ``strict``: a group that the store does not know is `GroupNotFound`. ``also``: partitions that a group is asked
-    for even where it has nothing committed.
+    ``strict``: a group that the store does not know, and of which ``newer`` holds nothing, is `GroupNotFound`.
+    ``also``: partitions that a group is asked for even where it has nothing committed.
     One scan of the store, and one bulk question to the cluster for each `BATCH` of offsets.
     """
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     batch: list[GroupOffsets] = []
     waiting = 0
     for found in scan_in_order(store, groups):
-        if strict and not (found.offsets or found.errors or found.error):
-            require_known(store, [found.group])
+        if strict and newer is None:
+            _require_known(store, found)
         batch.append(found)
         waiting += len(found.offsets)
         if waiting >= BATCH:
-            yield from _flush(cluster, batch, topics, logs, also, newer)
+            yield from _flush(store, cluster, batch, topics, logs, also, newer, strict=strict)
             batch, waiting = [], 0
-    yield from _flush(cluster, batch, topics, logs, also, newer)
+    yield from _flush(store, cluster, batch, topics, logs, also, newer, strict=strict)
+
+
+def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
+    """Raises `GroupNotFound` for a group of which nothing was read, and which the store does not know."""
+    if not any(found.offsets or found.errors or found.error for found in read):
+        require_known(store, [read[0].group])
 
 
 def _flush(
+    store: OffsetStore,
     cluster: Cluster | None,
     batch: list[GroupOffsets],
     topics: TopicSelection,
     logs: dict[TopicPartition, LogRange | OffsetMgrError],
     also: Mapping[str, Collection[TopicPartition]],
     newer: OffsetStore | None,
+    *,
+    strict: bool,
 ) -> Iterator[GroupLag]:
     """Rows of one batch. ``logs`` are the ranges known so far; those that a commit has outrun are asked for again."""
     everything = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     wanted: set[TopicPartition] = set()
     for found in batch:
-        for tp, committed in found.offsets.items():
+        there = in_kafka.get(found.group)
+        if strict and there is not None:
+            _require_known(store, found, there)
+        for tp, committed in (*found.offsets.items(), *(there.offsets.items() if there is not None else ())):
             log = logs.get(tp)
             if isinstance(tp.partition, BrokerPartition):
                 continue  # a byte position: no log of messages tells how far it is behind
@@ -119,9 +131,13 @@ def _flush(
     if wanted and cluster is not None:
         logs.update(_named(cluster, cluster.log_ranges(wanted)))
     for found in batch:
+        there = in_kafka.get(found.group)
+        held: dict[TopicPartition, Offset] = {**found.offsets}
+        if there is not None and found.error is None:
+            held |= {tp: ABSENT for tp in (*there.offsets, *there.errors) if tp not in held and tp not in found.errors}
         rows = [
-            _row(found.group, tp, committed, logs, _ahead(in_kafka.get(found.group), tp, committed))
-            for tp, committed in found.offsets.items()
+            _row(found.group, tp, offset, logs, _ahead(there, tp, offset))
+            for tp, offset in held.items()
             if everything or topics.matches(tp)
         ]
         rows += [
@@ -132,10 +148,12 @@ def _flush(
         rows += [
             uncommitted(found.group, tp, logs.get(tp))
             for tp in also.get(found.group, ())
-            if found.error is None and tp not in found.offsets and tp not in found.errors
+            if found.error is None and tp not in held and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        yield GroupLag(found.group, rows, found.error)
+        # What Kafka alone holds is missing where it could not be read: a row says so, or else the group's error.
+        unread = None if there is None or any(row.error is there.error for row in rows) else there.error
+        yield GroupLag(found.group, rows, found.error or unread)
 
 
 def _named(
@@ -153,22 +171,23 @@ def _named(
     return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 
 
-def _ahead(
-    in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Committed
-) -> Committed | OffsetMgrError | None:
-    """The larger offset that Kafka holds of the partition, or why it is not known; None where there is none."""
+def _ahead(in_kafka: GroupOffsets | None, tp: TopicPartition, held: Offset) -> Committed | OffsetMgrError | None:
+    """The larger offset that Kafka holds of the partition, or why it is not known; None where there is none. Any
+    offset is larger than none."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
         return error
     found = in_kafka.offsets.get(tp)
-    return found if found is not None and found.offset > committed.offset else None
+    if found is None or (isinstance(held, Committed) and found.offset <= held.offset):
+        return None
+    return found
 
 
 def _row(
     group: str,
     tp: TopicPartition,
-    committed: Committed,
+    held: Offset,
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
     ahead: Committed | OffsetMgrError | None,
 ) -> LagRow:
@@ -179,19 +198,19 @@ def _row(
     elif ahead is not None:
         notes.append("Kafka's offset unknown")
     behind: int | None = None
+    newest = ahead if isinstance(ahead, Committed) else held
     if log is None:
         notes += ["a byte position of Kafka 0.7"] if isinstance(tp.partition, BrokerPartition) else []
     elif isinstance(log, OffsetMgrError):
         notes.append("log unknown")
-    else:
-        from_here = ahead.offset if isinstance(ahead, Committed) else committed.offset
-        if (behind := lag_of(from_here, log)) is None:
+    elif isinstance(newest, Committed):
+        if (behind := lag_of(newest.offset, log)) is None:
             notes.append("beyond the log's end")
-        elif from_here < log.start:
+        elif newest.offset < log.start:
             notes.append("below the log's start")
     error = log if isinstance(log, OffsetMgrError) else ahead if isinstance(ahead, OffsetMgrError) else None
     start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
-    return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error)
+    return LagRow(group, tp, held, start, end, behind, "; ".join(notes), error)
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:

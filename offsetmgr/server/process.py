@@ -65,7 +65,11 @@ def run_manager(options: ServeOptions) -> None:
 
     Raises `OffsetMgrError` where it cannot start.
     """
-    asyncio.run(_serve_until_told(options))
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        asyncio.run(_serve_until_told(options))
+    finally:
+        signal.signal(signal.SIGHUP, before)  # the loop leaves behind the default, which ends the process
 
 
 async def _serve_until_told(options: ServeOptions) -> None:
@@ -73,8 +77,7 @@ async def _serve_until_told(options: ServeOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing: settings are read at the start only")
+    loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing: settings are read at the start only")
     process = ManagerProcess(options)
     starting = asyncio.create_task(process.start())
     told = asyncio.create_task(stop.wait())

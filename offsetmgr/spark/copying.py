@@ -86,8 +86,8 @@ def copy(
 
     ``origin`` names the store that the rows come from. If that belongs to another Kafka cluster than the target,
     `OtherCluster` is raised before anything is read, unless ``origin`` holds a translation; rows of topics that were
-    recreated after their commit have the verdict ``refused``. Without it the caller vouches that the offsets belong to
-    the target's logs. Leader epochs are written only if the origin is of the same cluster.
+    recreated after their commit have the verdict ``refuse-recreated``. Without it the caller vouches that the
+    offsets belong to the target's logs. Leader epochs are written only if the origin is of the same cluster.
 
     Forward only, each write conditional on what was there. All rows of a group are one task's. The copy happens while
     the outcomes are read, and anew whenever they are read again (what is there already is ``unchanged`` then): keep
@@ -99,8 +99,8 @@ def copy(
 
 def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
     """What `copy` would do with ``rows``, ``there`` being what the target holds of their groups: ``outcome`` is
-    ``write``, ``unchanged``, ``refuse`` (it would take the group back) or ``refused`` (it is among `recreated`, and
-    ``error`` says why), ``before`` the offset there.
+    ``write``, ``unchanged``, ``refuse-rewind`` (it would take the group back) or ``refuse-recreated`` (it is among
+    `recreated`, and ``error`` says why), ``before`` the offset there.
 
     ``metadata``: whether the target keeps any, so that another one is a reason to write.
     """
@@ -111,7 +111,7 @@ def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: Da
     same = sql.col("offset") == sql.col("before")
     outcome = (
         sql.when(sql.col("error").isNotNull(), REFUSED)
-        .when(sql.col("offset") < sql.col("before"), "refuse")
+        .when(sql.col("offset") < sql.col("before"), "refuse-rewind")
         .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
         .otherwise("write")
     )

@@ -48,7 +48,7 @@ OUTCOMES: Final = (
     "error string"
 )
 """`Outcome` as Spark's DDL."""
-REFUSED: Final = "refused"
+REFUSED: Final = "refuse-recreated"
 """The verdict of a row that points into the deleted log of a topic that was recreated since."""
 
 

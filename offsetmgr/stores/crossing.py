@@ -77,8 +77,9 @@ class AdoptingStore(Protocol):
 
 
 HINT: Final = (
-    "only where the target's topics are exact copies (the same records at the same offsets), add --translate none: it "
-    "writes the numbers unchanged"
+    "these numbers point at other records there; the usual cure is a reset by time (offsets reset --to-datetime) or an "
+    "offset that was translated for that cluster. Only where the target's topics are exact copies (the same records at "
+    "the same offsets), add --translate none: it writes the numbers unchanged"
 )
 
 

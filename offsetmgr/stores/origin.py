@@ -23,13 +23,15 @@ class LogOrigin:
 
     ``cluster_id`` is None where nothing names it. ``brokers`` are addresses (``host:port``) at which brokers of the
     cluster listen, for stores without an id. A store that names neither is ``unnamed``: a text file, whose user knows
-    the origin. ``how`` says where the facts come from.
+    the origin. ``new``: the store does not exist yet, and what is written to it makes its origin. ``how`` says where
+    the facts come from.
     """
 
     cluster_id: str | None
     how: str
     brokers: frozenset[str] = frozenset()
     unnamed: bool = False
+    new: bool = False
 
 
 UNNAMED: Final = LogOrigin(None, "it names no Kafka cluster", unnamed=True)
@@ -45,6 +47,8 @@ class Relation(StrEnum):
     OTHER = "other"
     UNKNOWN = "unknown"
     """One side names no cluster: the user's word."""
+    NEW = "new"
+    """The target does not exist yet, and takes the source's cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,20 @@ class Compared:
             return f"the same on both sides: {self.how}"
         if self.relation is Relation.INFERRED:
             return f"the same on both sides (inferred): {self.how}"
+        if self.relation is Relation.NEW:
+            return f"the source's: {self.how}"
         if self.relation is Relation.UNKNOWN:
             return f"origin unknown: {self.how}"
-        end = "; --translate none: offsets are written unchanged, without leader epochs" if translate else ""
-        return f"not the same on both sides: {self.how}{end}"
+        if translate is Translate.NONE:
+            done = "offsets are written unchanged, without leader epochs"
+            return f"accepted by --translate none: {self.how}; {done}"
+        return f"not the same on both sides: {self.how}"
 
 
 def compare_origins(source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")) -> Compared:
     """Decides how two stores' logs relate. ``names`` are what people call the two."""
+    if target.new and not source.unnamed:
+        return Compared(Relation.NEW, target.how)
     if source.unnamed or target.unnamed:
         which = f"{names[0]}: {source.how}" if source.unnamed else f"{names[1]}: {target.how}"
         return Compared(Relation.UNKNOWN, f"{which}, so nothing shows that both are one cluster")

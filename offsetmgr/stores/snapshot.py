@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -165,7 +167,7 @@ class SnapshotStore(StoreBase):
     def log_origin(self) -> LogOrigin:
         """What the snapshot's header says. Raises as `fetch`."""
         if not os.path.lexists(self._path):
-            return replace(UNNAMED, how="the file does not exist yet")
+            return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
     def adopts(self, source: NumberedStore) -> bool:
@@ -222,7 +224,7 @@ class SnapshotStore(StoreBase):
             if self._opened is not None and self._opened.signature == signature:
                 return self._opened
             self.close()
-            stream = self._path.open("rb")
+            stream = _seekable(self._path.open("rb"))
         except OSError as error:
             raise FileFailure(what, reason(error)) from error
         try:
@@ -276,6 +278,8 @@ class SnapshotStore(StoreBase):
 
     def _open_or_new(self) -> _Opened:
         if os.path.lexists(self._path):
+            if self._path.exists() and not self._path.is_file():
+                raise FileFailure(f"snapshot {self._path}", "is a pipe or a device, which can only be read")
             return self._open()
         return _Opened(_NoReader(self._form, self._new_header()), io.BytesIO(), ())
 
@@ -343,5 +347,22 @@ class _NoReader:
         return None
 
 
+def _seekable(stream: BinaryIO) -> BinaryIO:
+    """The stream, or a temporary copy of one that can be read only once: a pipe, for example."""
+    if stream.seekable():
+        return stream
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed as the stream would be
+    try:
+        with stream:
+            shutil.copyfileobj(stream, copy)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
 def _signature(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when the file is replaced or changed. A pipe changes as it is read, and is never read again."""
+    if not stat.S_ISREG(status.st_mode):
+        return (status.st_dev, status.st_ino)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

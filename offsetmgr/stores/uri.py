@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import InvalidUri
+from offsetmgr.errors import InvalidUri, UsageError
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.origin import Translate
 
@@ -50,7 +50,8 @@ class StoreUri:
 
 
 def parse_uri(uri: str) -> StoreUri:
-    """Takes a store URI apart. Raises `InvalidUri` naming the part that is wrong, without showing credentials."""
+    """Takes a store URI apart. Raises `InvalidUri` naming the part that is wrong, without showing credentials, and
+    `UsageError` for ``file:-``."""
     shown = redact(uri)
     kind, colon, rest = uri.partition(":")
     if not colon or kind not in _OPTIONS:
@@ -116,6 +117,7 @@ def _without_servers(shown: str, kind: str, body: str, options: dict[str, str]) 
     if kind == "file":
         if not body:
             raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {EXAMPLES}")
+        refuse_dash(f"store {shown!r}", unquote(body), "name a file; file:/dev/stdin?format=csv reads standard input")
         if (unterminated := options.get("unterminated", "accept")) != "accept":
             raise InvalidUri(
                 f"store {shown!r}", f"unterminated={unterminated} is not known", "as in unterminated=accept"
@@ -135,6 +137,13 @@ def _without_servers(shown: str, kind: str, body: str, options: dict[str, str]) 
         raise InvalidUri(f"store {shown!r}", f"unknown mode {start!r}", f"modes: {', '.join(_MODES)}")
     _translate(f"store {shown!r}", options)
     return StoreUri(kind, unquote(body), "", options)
+
+
+def refuse_dash(what: str, path: str, instead: str) -> None:
+    """Raises `UsageError` for the path ``-``: people mean standard input or output by it, and here it would be a file
+    of that name. ``instead`` is what they can give."""
+    if path == "-":
+        raise UsageError(what, "- is not standard input or output here", instead)
 
 
 def _translate(where: str, settings: Mapping[str, str]) -> Translate | None:

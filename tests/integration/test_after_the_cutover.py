@@ -45,6 +45,34 @@ def test_the_lag_counts_from_kafkas_newer_offset_and_the_row_says_so(
     assert f"hint: --store kafka://{kafka.bootstrap} shows what Kafka holds" in done.stderr
 
 
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
+@pytest.mark.parametrize("flags", [(), ("--topic",)])
+def test_a_partition_that_kafka_alone_holds_is_shown_with_the_lag_there(
+    both: Commands, unique: str, kafka: KafkaBroker, make_topic: MakeTopic, command: tuple[str, str], flags: list[str]
+) -> None:
+    later = make_topic(f"{unique}-later")
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        store.commit(unique, {TopicPartition(later, 0): OffsetAndMetadata(0)})
+    named = [*flags, later] if flags else []
+    rows = json.loads(both.run(*command, "--group", unique, *named, "--format", "json").stdout)
+    (row,) = [row for row in rows if row["topic"] == later]
+    assert (row["offset"], row["lag"], row["note"]) == (None, 0, "older than Kafka's 0")
+    assert len(rows) == (1 if named else 2)
+
+
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
+def test_a_group_that_kafka_alone_holds_is_shown(
+    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
+) -> None:
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        store.commit(f"{unique}-new", {TopicPartition(unique, 0): OffsetAndMetadata(490)})
+    done = both.run(*command, "--group", f"{unique}-new", "--format", "json")
+    assert [(row["offset"], row["lag"], row["note"]) for row in json.loads(done.stdout)] == [
+        (None, 10, "older than Kafka's 490")
+    ]
+    both.run(*command, "--group", f"{unique}-none", code=1)
+
+
 def test_brokers_of_another_cluster_are_named_as_such(both: Commands, unique: str, kraft: KraftBroker) -> None:
     store = ("--store", f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", "--bootstrap-server", kraft.bootstrap)
     done = both.run("groups", "describe", "--group", unique, *store, code=None)

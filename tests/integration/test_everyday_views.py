@@ -64,6 +64,20 @@ def test_partitions_that_are_asked_for_are_shown_committed_or_not(cli: Cli, flag
         assert f"no committed offsets in topic {topic}-none in " in said.stderr
 
 
+def test_a_topic_that_no_described_group_has_is_an_error(cli: Cli, flags: list[str], topic: str) -> None:
+    cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--to-offset", "8", "--execute",
+        "--yes", *flags)  # fmt: skip
+    describe = ["groups", "describe", "--group", topic, "--topic"]
+    said = cli(*describe, f"{topic}-typo", *flags, code=1)
+    assert "0 members, nothing committed in these topics" in said.stdout
+    assert said.stderr.startswith(f"error: topic {topic}-typo: not among the groups' offsets in ")
+    beside = cli(*describe, topic, "--topic", f"{topic}-typo", "--format", "json", *flags, code=1)
+    assert [row["offset"] for row in json.loads(beside.stdout)] == [8]
+    for option in ("--members", "--state"):
+        refused = cli(*describe, topic, option, *flags, code=2)
+        assert f"--topic: chooses partitions, and {option} shows none" in refused.stderr
+
+
 def test_an_empty_place_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: str) -> None:
     client = KazooClient(zookeeper.connect)
     client.start()

@@ -122,7 +122,8 @@ MOVES: list[Move] = [move_by_plan, move_by_import, move_by_copy, move_by_copies_
 def test_offsets_of_another_cluster_are_refused_and_nothing_is_written(clusters: TwoClusters, move: Move) -> None:
     said = move(clusters, code=2)
     assert "the offsets are positions in the logs of another Kafka cluster: the source belongs to cluster" in said
-    assert "hint: only where the target's topics are exact copies" in said
+    assert "hint: these numbers point at other records there; the usual cure is a reset by time" in said
+    assert "Only where the target's topics are exact copies" in said
     assert "--translate none" in said
     assert clusters.in_b() is None
 
@@ -131,7 +132,7 @@ def test_offsets_of_another_cluster_are_refused_and_nothing_is_written(clusters:
 def test_with_translate_none_the_number_goes_over_and_the_leader_epoch_does_not(
     clusters: TwoClusters, move: Move
 ) -> None:
-    assert "cluster not the same on both sides" in move(clusters, "--translate", "none")
+    assert "cluster accepted by --translate none: " in move(clusters, "--translate", "none")
     held = clusters.in_b()
     assert held is not None
     assert (held.offset, held.metadata, held.leader_epoch) == (STANDS_AT, "note", None)
@@ -234,6 +235,22 @@ def test_a_zookeeper_that_lists_no_broker_of_the_target_is_another_cluster(
     assert "no broker of the source is a broker of the other side" in said
     assert f"lists {listed or 'no broker'}" in said
     assert not (tmp_path / "p.json").exists()
+
+
+@pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
+def test_the_lag_of_a_zookeeper_whose_cluster_is_not_known_says_why_kafka_is_not_asked(
+    old_zookeeper: tuple[str, ZookeeperSession], kafka: KafkaBroker, unique: str, tmp_path: Path, listed: str | None
+) -> None:
+    connect, session = old_zookeeper
+    if listed is not None:
+        register_broker(session, listed)
+    here = ("--zookeeper", connect, "--bootstrap-server", kafka.bootstrap, "--group", unique)
+    said = Commands(tmp_path).run("groups", "describe", *here, code=1).stderr
+    if listed is None:
+        shown = f"cannot be shown to be the cluster of zookeeper://{connect}: it lists no live broker"
+    else:
+        shown = f"is another Kafka cluster than that of zookeeper://{connect}: no broker of the source"
+    assert f"mind: {kafka.bootstrap} {shown}" in said
 
 
 # --- topics that were recreated ------------------------------------------------------------------------

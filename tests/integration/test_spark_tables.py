@@ -304,7 +304,7 @@ def test_diff_and_copy_on_the_command_line(
     again = capsys.readouterr()
     assert [(row["partition"], row["before"], row["outcome"]) for row in json.loads(again.out)] == [
         (0, 6, "unchanged"),
-        (1, 9, "refuse"),
+        (1, 9, "refuse-rewind"),
     ]
     assert "0 would be written, 1 are there already, 1 would be refused (the group is further there)" in again.err
     # A topic that is not there is no success, and keeps none of the others back.

@@ -235,9 +235,7 @@ def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(
     monkeypatch.setattr(sys, "stdin", Lost())
     with pytest.raises(UsageError) as caught:
         confirm("delete it?", yes=False)
-    assert str(caught.value) == (
-        "delete it: the terminal was closed before the question was answered, so nothing was done"
-    )
+    assert str(caught.value) == "delete it: no answer was given (end of input), so nothing was done"
     assert caught.value.hint == "answer y or n, or add --yes"
 
 

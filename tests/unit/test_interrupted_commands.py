@@ -45,7 +45,7 @@ import os, signal, sys
 class Meanwhile:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), {number})
 
 sys.meta_path.insert(0, Meanwhile())
 from offsetmgr.cli.entry import main
@@ -55,7 +55,7 @@ main()
 
 def interrupted_at_import(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "x.csv").write_text("g,t,0,5\n")
-    command = [sys.executable, "-c", WHEN_IMPORTED.format(module=module)]
+    command = [sys.executable, "-c", WHEN_IMPORTED.format(module=module, number=signal.SIGINT.value)]
     arguments = ["offsets", "get", "--all-groups", "--store", f"file:{folder}/x.csv"]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
@@ -70,6 +70,20 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, tmp_path: P
 def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(module: str, tmp_path: Path) -> None:
     done = interrupted_at_import(module, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: stopped before the end\n")
+
+
+@pytest.mark.parametrize("module", ["offsetmgr.server.limits", "offsetmgr.server.process"])
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -> None:
+    code = WHEN_IMPORTED.format(module=module, number=signal.SIGHUP.value)
+    if nohup:
+        code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{code}"
+    arguments = ["manager", "serve", "--bootstrap-server", "127.0.0.1:1", "--listen", "0.0.0.0:0"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("SIGHUP does nothing\nerror: --listen 0.0.0.0:0")
 
 
 def test_without_ctrl_c_the_console_script_runs_the_command(tmp_path: Path) -> None:

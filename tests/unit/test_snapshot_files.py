@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from offsetmgr.cli.app import run
 from offsetmgr.errors import (
     FileFailure,
     MalformedData,
@@ -448,3 +451,79 @@ def test_a_file_that_an_edit_creates_names_the_cluster_of_the_source(tmp_path: P
     again = SnapshotStore(tmp_path / "b.avro")
     assert again.log_origin().cluster_id == "A" * 22
     assert again.topic_ids() == {"orders": "an-id"}
+
+
+# --- pipes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fed(tmp_path: Path) -> Iterator[Path]:
+    """A named pipe, into which one group is written once."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    feeding = threading.Thread(target=pipe.write_bytes, args=(b"g,t,0,5\n",), daemon=True)
+    feeding.start()
+    yield pipe
+    feeding.join(10)
+    assert not feeding.is_alive()
+
+
+def test_a_pipe_is_read_once_and_answers_as_often_as_it_is_asked(fed: Path) -> None:
+    with SnapshotStore(fed) as store:
+        identity = store.identity()
+        assert list(store.groups()) == ["g"]
+        assert store.fetch("g") == {T0: Committed(5)}
+        assert [found.offsets for found in store.scan(["g"])] == [{T0: Committed(5)}]
+        assert store.identity() == identity
+
+
+def test_a_pipe_is_not_edited(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with SnapshotStore(pipe) as store, pytest.raises(FileFailure, match="is a pipe or a device, which can only be"):
+        store.commit("g", {T0: OffsetAndMetadata(5)})
+    assert pipe.is_fifo()
+    assert leftovers(tmp_path) == ["pipe.csv"]
+
+
+def test_offsets_from_a_pipe_are_compared(fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_snapshot(tmp_path / "there.avro", HEADER, one_group(5))
+    sides = ["--from", f"file:{fed}", "--to", f"file:{tmp_path}/there.avro"]
+    assert run(["offsets", "diff", *sides]) == 0, capsys.readouterr().err
+
+
+def test_a_pipe_is_planned_and_applied(fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_snapshot(tmp_path / "there.avro", HEADER, one_group(4))
+    sides = ["--from", f"file:{fed}", "--to", f"file:{tmp_path}/there.avro"]
+    plan = str(tmp_path / "plan.json")
+    assert run(["migrate", "plan", *sides, "--all-groups", "-o", plan]) == 0, capsys.readouterr().err
+    assert run(["migrate", "apply", plan, "--yes"]) == 0, capsys.readouterr().err
+    with SnapshotStore(tmp_path / "there.avro") as there:
+        assert there.fetch("g")[T0] == Committed(5)
+
+
+# --- no standard output by the name of - --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["offsets", "import", "here.csv", "--store", "file:there.csv", "--before-image", "-"], "--before-image -"),
+        (
+            ["migrate", "plan", "--from", "file:here.csv", "--to", "file:t.avro", "--all-groups", "-o", "-"],
+            "--output -",
+        ),
+        (["migrate", "rollback", "plan.json", "--reverse-plan", "-"], "--reverse-plan -"),
+        (["log", "offsets", ".", "--to", "file:-?format=csv"], "store 'file:-?format=csv'"),
+        (["zk", "rebalance", "--group", "g", "--save", "-"], "--save -"),
+    ],
+)
+def test_a_file_named_dash_is_refused(
+    arguments: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.csv").write_bytes(b"g,t,0,5\n")
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert f"error: {what}: - is not standard input or output here\nhint: name a file" in said
+    assert leftovers(tmp_path) == ["here.csv"]
