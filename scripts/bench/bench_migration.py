@@ -176,7 +176,7 @@ class Bench:
             ours("migrate", "apply", plan, "--yes")
             ours("migrate", "verify", plan)
 
-        return Comparison("ZooKeeper to Kafka", 25, Side("tools", theirs), Side("migrate", mine), self.empty_kafka)
+        return Comparison("ZooKeeper to Kafka", 15, Side("tools", theirs), Side("migrate", mine), self.empty_kafka)
 
     def export_zk(self, output: Path) -> None:
         tool(
