@@ -70,9 +70,8 @@ class NumberedStore(Protocol):
 class AdoptingStore(Protocol):
     """A store that belongs to no cluster until something is written to it: a file that does not exist yet."""
 
-    def adopts(self, source: NumberedStore) -> bool:
-        """Makes what is to be written name the cluster and the topic ids of ``source``. False where the store has
-        offsets already."""
+    def adopt(self, source: NumberedStore) -> None:
+        """Lets what an edit creates name the cluster and the topic ids of ``source``."""
         ...
 
 
@@ -106,9 +105,9 @@ class Crossing:
     def __post_init__(self) -> None:
         if self.source is self.target or self.source.uri == self.target.uri:
             self.compared = Compared(Relation.SAME, "source and target are one store")
-        elif isinstance(self.target, AdoptingStore) and self.target.adopts(self.source):
-            self.compared = Compared(Relation.SAME, "the target is a new file, which will name the source's cluster")
         else:
+            if isinstance(self.target, AdoptingStore):
+                self.target.adopt(self.source)
             self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
 
     def check(self, what: str) -> None:

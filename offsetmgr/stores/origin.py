@@ -61,7 +61,7 @@ class Compared:
     @property
     def keeps_epochs(self) -> bool:
         """Whether leader epochs of the source are valid in the target."""
-        return self.relation in (Relation.SAME, Relation.INFERRED)
+        return self.relation in (Relation.SAME, Relation.INFERRED, Relation.NEW)
 
     def text(self, translate: Translate | None = None) -> str:
         """One line for people."""

@@ -170,12 +170,9 @@ class SnapshotStore(StoreBase):
             return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
-    def adopts(self, source: NumberedStore) -> bool:
+    def adopt(self, source: NumberedStore) -> None:
         """See `offsetmgr.stores.crossing.AdoptingStore`."""
-        if os.path.lexists(self._path):
-            return False
         self._origin = source
-        return True
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """The ids of the source's topics when the snapshot was taken. Raises as `fetch`."""

@@ -15,7 +15,7 @@ def test_a_file_that_does_not_exist_yet_takes_the_sources_cluster(tmp_path: Path
     compared = compare_origins(HERE, file.log_origin())
     assert compared.relation is Relation.NEW
     assert compared.text() == f"the source's: file:{tmp_path}/new.avro is a new file"
-    assert not compared.keeps_epochs
+    assert compared.keeps_epochs
     assert compare_origins(UNNAMED, file.log_origin()).relation is Relation.UNKNOWN
 
 

@@ -445,7 +445,9 @@ def test_a_file_that_an_edit_creates_names_the_cluster_of_the_source(tmp_path: P
     named = with_origin(SnapshotHeader.new("kafka://a", "kafka"), LogOrigin("A" * 22, "told"), {"orders": "an-id"})
     write_snapshot(tmp_path / "a.avro", named, [])
     target = SnapshotStore(tmp_path / "b.avro")
-    assert Crossing(source, target).compared.relation is Relation.SAME
+    crossing = Crossing(source, target)
+    assert crossing.compared.relation is Relation.NEW
+    assert crossing.carry(OffsetAndMetadata(5, leader_epoch=3)).leader_epoch == 3
     tp = TopicPartition("orders", 0)
     list(target.edit([GroupEdit("g", {tp: Change(OffsetAndMetadata(5, leader_epoch=3))})]))
     again = SnapshotStore(tmp_path / "b.avro")
