@@ -124,7 +124,8 @@ def test_ctrl_c_at_the_question_does_nothing_and_says_so(cli: Cli, tmp_path: Pat
                 said += got
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
-            assert process.stderr.read().strip() == b"interrupted: nothing was done"
+            # Python writes the question once more where the signal comes while it is still flushing it.
+            assert process.stderr.read().strip().endswith(b"interrupted: nothing was done")
     finally:
         os.close(ours)
         os.close(theirs)
