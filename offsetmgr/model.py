@@ -175,6 +175,18 @@ LOCK_SESSION_S: Final = 10
 _LOCK_MARGIN_S: Final = 2
 
 
+DELETES_OFFSETS: Final = "deletes single offsets"
+"""The capability of brokers (from 2.4 on) without which a deletion takes effect only later."""
+
+
+class Weakness(NamedTuple):
+    """A guarantee of edits that brokers before 3.0 keep less than fully: the capability that they lack, and what that
+    means, as a sentence."""
+
+    capability: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as its coordinator sees it.

@@ -5,6 +5,7 @@ Everything that an operator would type is run as a process of its own and printe
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import shutil
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.sandbox import OldConsumer
+from offsetmgr.sandbox import OldConsumer, create_topic
+from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION
+from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 8
@@ -89,8 +91,9 @@ class Shell:
 class Load:
     """A steady producer of numbered messages: the value is the number, counted for each partition."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "log_level": 0})
+    def __init__(self, bootstrap: str, version: str) -> None:
+        settings = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "log_level": 0}
+        self._producer = Producer({**settings, **librdkafka_settings(version)})
         self.sent: Counter[int] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -118,16 +121,21 @@ class Load:
 
 
 class Fleet:
-    """Real 0.10.2 consumers of one group, and a small server through which a shell command restarts one of them.
+    """Real old consumers of one group, and a small server through which a shell command restarts one of them.
 
     It stands for what an operator has: `ssh HOST systemctl restart app` after a change of its settings.
     """
 
-    def __init__(self, folder: Path, zookeeper: str, group: str, members: int) -> None:
+    def __init__(self, folder: Path, zookeeper: str, group: str, members: int, version: str) -> None:
         self.group = group
         self.members = [
             OldConsumer(
-                folder / f"{group}-{n}", zookeeper=zookeeper, group=group, topic=TOPIC, auto_commit_interval_ms=500
+                folder / f"{group}-{n}",
+                zookeeper=zookeeper,
+                group=group,
+                topic=TOPIC,
+                auto_commit_interval_ms=500,
+                version=version,
             )
             for n in range(members)
         ]
@@ -213,8 +221,8 @@ class ModernConsumer:
 
 
 @contextmanager
-def sandbox(shell: Shell) -> Iterator[tuple[str, str]]:
-    shell.run("sandbox", "up")
+def sandbox(shell: Shell, version: str) -> Iterator[tuple[str, str]]:
+    shell.run("sandbox", "up", *(() if version == DEFAULT_VERSION else ("--broker-version", version)))
     try:
         found = shell.sandbox()
         yield found["OFFSETMGR_BOOTSTRAP_SERVER"], found["OFFSETMGR_ZOOKEEPER"]
@@ -222,9 +230,11 @@ def sandbox(shell: Shell) -> Iterator[tuple[str, str]]:
         shell.run("sandbox", "down", quiet=True)
 
 
-def make_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
+def librdkafka_settings(version: str) -> dict[str, str]:
+    """What librdkafka must be told of brokers that it cannot ask."""
+    if not version.startswith(("0.8", "0.9")):
+        return {}
+    return {"api.version.request": "false", "broker.version.fallback": "0.8.2.2"}
 
 
 def prove(name: str, sent: Counter[int], seen: Counter[tuple[int, int]]) -> int:
@@ -252,18 +262,20 @@ def bounce(shell: Shell, fleet: Fleet, servers: tuple[str, ...], phase: str) -> 
     )  # fmt: skip
 
 
-def demo(folder: Path) -> int:
+def demo(folder: Path, version: str) -> int:  # noqa: PLR0915
     shell = Shell(folder)
+    old = version if version in OLD_CONSUMERS else "0.10.2.2"
+    modern_clients = not librdkafka_settings(version)
     print(f"{BOLD}offsetmgr: one live group moves from ZooKeeper to Kafka, another comes back; nothing is lost{PLAIN}")
-    chapter("real servers: ZooKeeper 3.8, Kafka 3.9 (fetched once, then kept in the cache)")
-    with sandbox(shell) as (bootstrap, zookeeper), ExitStack() as stack:
+    chapter(f"real servers: ZooKeeper 3.8, Kafka {version} (fetched once, then kept in the cache)")
+    with sandbox(shell, version) as (bootstrap, zookeeper), ExitStack() as stack:
         zk, kafka = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
         servers = ("--zookeeper", zookeeper, "--bootstrap-server", bootstrap)
-        make_topic(bootstrap)
-        load = stack.enter_context(Load(bootstrap))
-        chapter("a steady producer, and two groups of real 0.10.2 consumers with their offsets in ZooKeeper")
-        shop = stack.enter_context(Fleet(folder, zookeeper, "shop", 3))
-        bill = stack.enter_context(Fleet(folder, zookeeper, "bill", 1))
+        create_topic(TOPIC, PARTITIONS, zookeeper=zookeeper, bootstrap=bootstrap, version=version)
+        load = stack.enter_context(Load(bootstrap, version))
+        chapter(f"a steady producer, and two groups of real {old} consumers with their offsets in ZooKeeper")
+        shop = stack.enter_context(Fleet(folder, zookeeper, "shop", 3, old))
+        bill = stack.enter_context(Fleet(folder, zookeeper, "bill", 1, old))
         wait_for(lambda: min(len(shop.seen()), len(bill.seen())) > 200, "both groups consume")
         shell.run("groups", "describe", "--group", "shop", *servers)
 
@@ -281,10 +293,17 @@ def demo(folder: Path) -> int:
         bounce(shell, shop, servers, "kafka")
         shell.run("migrate", "finalize", plan)
 
-        chapter("cut-over: the old consumers go, a modern one continues in the same group")
-        shop.stop()
-        modern = stack.enter_context(ModernConsumer(bootstrap, "shop"))
-        wait_for(lambda: len(modern.seen) > 200, "the modern consumer consumes")
+        modern_seen: Counter[tuple[int, int]] = Counter()
+        if modern_clients:
+            chapter("cut-over: the old consumers go, a modern one continues in the same group")
+            shop.stop()
+            modern = stack.enter_context(ModernConsumer(bootstrap, "shop"))
+            modern_seen = modern.seen
+            wait_for(lambda: len(modern_seen) > 200, "the modern consumer consumes")
+        else:
+            chapter("the old consumers go on with their offsets in Kafka: these brokers have no modern ones")
+            before = len(shop.seen())
+            wait_for(lambda: len(shop.seen()) > before + 200, "group shop consumes with its offsets in Kafka")
         shell.run("groups", "describe", "--group", "shop", "--bootstrap-server", bootstrap)
 
         chapter("group bill: moved to the dual phase, and then the operator changes his mind")
@@ -300,19 +319,25 @@ def demo(folder: Path) -> int:
         sent = load.sent
         total = sum(sent.values())
         wait_for(
-            lambda: len(shop.seen() + modern.seen) >= total and len(bill.seen()) >= total, "the last is consumed", 30
+            lambda: len(shop.seen() + modern_seen) >= total and len(bill.seen()) >= total, "the last is consumed", 30
         )
-        lost = prove("shop (ZooKeeper -> dual -> Kafka -> modern consumer)", sent, shop.seen() + modern.seen)
+        way = "ZooKeeper -> dual -> Kafka" + (" -> modern consumer" if modern_clients else "")
+        lost = prove(f"shop ({way})", sent, shop.seen() + modern_seen)
         lost += prove("bill (ZooKeeper -> dual -> ZooKeeper)", sent, bill.seen())
     print(f"\n{BOLD}{lost} lost messages; {time.monotonic() - STARTED:.0f} s{PLAIN}")
     return 1 if lost else 0
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="An operator's whole migration, on real servers.")
+    parser.add_argument(
+        "--broker-version", choices=[*BROKER_JARS], default=DEFAULT_VERSION, help="the brokers' release"
+    )
+    version = parser.parse_args().broker_version
     # A short name: Unix sockets, whose paths may not be long, live in this folder.
     folder = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     try:
-        return demo(folder)
+        return demo(folder, version)
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running", file=sys.stderr)
         return 130

@@ -55,7 +55,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
         terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-        for name in jars.SETS:
+        matrix = any(item.get_closest_marker("matrix") for item in session.items)
+        for name in jars.SETS if matrix else jars.USUAL:
             jars.resolve(name, terminal.write_line if terminal else None)
 
 

@@ -28,6 +28,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
         "offsetmgr.cli.migrate:app",
         "Move groups between stores: plan, apply, status, verify, switch, finalize, rollback, mirror.",
     ),
+    "cluster": ("offsetmgr.cli.cluster:app", "Kafka clusters: the brokers' releases and capabilities."),
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "zk": (
         "offsetmgr.cli.zk:app",

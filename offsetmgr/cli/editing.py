@@ -108,12 +108,16 @@ class Edit:
             counts = proposal.counts
             if not self.execute:
                 amount = _amount(counts.writes, counts.groups)
+                for weakness in self.store.weaknesses():
+                    note(f"mind: {weakness.text}")
                 note(f"dry run: would change {amount} in {self.store.uri}; nothing was changed")
                 if counts.writes:
                     note("hint: add --execute to do it")
             elif not counts.writes:
                 note(f"nothing to change in {self.store.uri}")
             else:
+                for weakness in self.store.weaknesses():
+                    note(f"mind: {weakness.text}")
                 note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
                 confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
                 self.asked = True

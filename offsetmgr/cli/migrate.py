@@ -38,6 +38,7 @@ from offsetmgr.migration.plan import Action, IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.state import MigrationState
+from offsetmgr.model import DELETES_OFFSETS
 from offsetmgr.operations.sought import Sought
 from offsetmgr.stores.base import Partitions
 
@@ -430,7 +431,11 @@ def rollback_command(
         note("every group that the journal knows was rolled back by an earlier run; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
-        _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
+        late = next((found.text for found in target.weaknesses() if found.capability == DELETES_OFFSETS), "")
+        restored = "rolled back: every offset is as it was before (a group that was created stays, empty)"
+        if late:
+            restored = f"rolled back: every offset that existed before is as it was. {late}"
+        _say_next(report, restored)
     _end_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)

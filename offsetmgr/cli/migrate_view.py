@@ -101,9 +101,16 @@ def show_plan_header(header: PlanHeader) -> None:
         note("logs    not checked: no --bootstrap-server, so topics and log ranges are unknown")
     else:
         note(f"logs    checked against Kafka cluster {header.cluster_id}")
+    show_weaknesses(header.weaknesses)
     if header.partition_map is not None:
         used = header.partition_map
         note(f"map     byte positions became offsets by the map of {used.confirmed_by} (sha256 {used.sha256[:16]}...)")
+
+
+def show_weaknesses(weaknesses: Iterable[str]) -> None:
+    """The guarantees that are weaker with the brokers of the target."""
+    for weakness in weaknesses:
+        note(f"mind    {weakness}")
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:

@@ -209,9 +209,9 @@ class Connect:
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
         """The cluster of these brokers, opened once."""
         if bootstrap not in self._clusters:
-            from offsetmgr.cluster.kafka import KafkaCluster
+            from offsetmgr.cluster.kafka import open_cluster
 
-            self._clusters[bootstrap] = self._open.enter_context(KafkaCluster(bootstrap, connection))
+            self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
     def newer_store(self, store: OffsetStore) -> OffsetStore | None:

@@ -63,11 +63,14 @@ def _sandbox(state: str | None) -> Sandbox:
 @app.command()
 def up(
     state: StateFolder = None,
-    brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Kafka 3.9 brokers; 3 replicate.")] = 1,
+    brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Number of brokers; 3 replicate.")] = 1,
+    broker_version: Annotated[
+        str, typer.Option("--broker-version", metavar="X.Y.Z", help="Their release, from 0.8.2.2 to 3.9.1.")
+    ] = "3.9.1",
     kraft: Annotated[bool, typer.Option("--kraft", help="One Kafka 4.1 broker without ZooKeeper instead.")] = False,
     old_consumers: Annotated[
         int,
-        typer.Option("--old-consumers", metavar="N", min=0, help="Start N real 0.10.2 consumers of --group as well."),
+        typer.Option("--old-consumers", metavar="N", min=0, help="Start N real old consumers of --group as well."),
     ] = 0,
     group: Annotated[
         str | None, typer.Option("--group", metavar="NAME", help="The old consumers' group.", show_default=False)
@@ -99,7 +102,7 @@ def up(
 
     sandbox = _sandbox(state)
     try:
-        fresh = sandbox.up(brokers=brokers, kraft=kraft, progress=note)
+        fresh = sandbox.up(brokers=brokers, kraft=kraft, version=broker_version, progress=note)
     except KeyboardInterrupt as stop:
         raise Interrupted("what was started has been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")

@@ -17,6 +17,10 @@ class Logs(Protocol):
         """The cluster's id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
         ...
 
+    def brokers(self) -> frozenset[str]:
+        """Where the brokers listen, each as ``host:port``. Raises `Unreachable`, `TimedOut`."""
+        ...
+
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
         """Partition counts of those of ``names`` that exist. Missing topics are simply not there."""
         ...
@@ -35,6 +39,10 @@ class Cluster(Protocol):
 
     def cluster_id(self) -> str | None:
         """The cluster's id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
+        ...
+
+    def brokers(self) -> frozenset[str]:
+        """Where the brokers listen, each as ``host:port``. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:

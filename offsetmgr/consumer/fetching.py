@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import confluent_kafka as ck
 
-from offsetmgr.cluster.kafka import error_of
+from offsetmgr.cluster.librdkafka import error_of
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.consumer.streams import Desk, Holding, Message
 from offsetmgr.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError

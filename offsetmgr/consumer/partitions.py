@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
 from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.cluster.kafka import open_cluster
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.consumer.fetching import Fetcher
 from offsetmgr.consumer.offsets import Offsets, OffsetsPlace
@@ -53,7 +53,7 @@ class Partitions:
         self._group = group
         self._place = place
         self._stream_of = stream_of
-        self._cluster = KafkaCluster(bootstrap, config)
+        self._cluster = open_cluster(bootstrap, config)
         self._fetcher = Fetcher(
             bootstrap,
             group,

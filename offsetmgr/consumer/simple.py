@@ -28,7 +28,7 @@ from offsetmgr.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.segments.batches import Record, batches
 from offsetmgr.wire.client import Client
 from offsetmgr.wire.connection import Address
-from offsetmgr.wire.fetching import NEEDED_TO_READ, Limits
+from offsetmgr.wire.fetching import Limits
 from offsetmgr.wire.runner import Runner
 from offsetmgr.wire.security import Security
 
@@ -78,7 +78,7 @@ class SimpleConsumer:
         self._config = config or ConnectionConfig()
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
         security = Security.of(kafka)
-        self._client = Client(bootstrap_servers, security, NEEDED_TO_READ)
+        self._client = Client(bootstrap_servers, security)
         self._logs = LogReader(self._client)
         self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
         self._runner = Runner()

@@ -16,12 +16,14 @@ from offsetmgr.migration.planner import endpoint
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.model import TopicPartition
 from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.origin import LogOrigin
 
 
 def check_endpoint(side: str, planned: Endpoint, store: OffsetStore) -> None:
     """Raises `PlanError` where a store is not the one that the plan was made for (rule 8)."""
     found = endpoint(store)
-    if (found.kind, found.id) != (planned.kind, planned.id):
+    same = found.id == planned.id or (found.kind == "kafka" and store.log_origin().is_named(planned.id))
+    if found.kind != planned.kind or not same:
         raise PlanError(
             f"{side} {store.uri}",
             f"the plan was made for {planned.kind} {planned.id} ({planned.how}), this is {found.kind} {found.id}"
@@ -66,9 +68,9 @@ def apply(
 
 
 def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
-    found = logs.cluster_id()
-    if found != plan.header.cluster_id:
-        why = f"the plan's logs were checked against {plan.header.cluster_id}, this is {found}"
+    found = LogOrigin(logs.cluster_id(), "", logs.brokers())
+    if not found.is_named(plan.header.cluster_id or ""):
+        why = f"the plan's logs were checked against {plan.header.cluster_id}, this is {found.name}"
         raise PlanError("Kafka cluster", why, "name the plan's cluster")
     return logs
 

@@ -210,7 +210,8 @@ class PlanHeader:
     target: Endpoint
     options: PlanOptions
     cluster_id: str | None
-    """Id of the Kafka cluster against which topics and log ranges were checked; None: not checked."""
+    """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers where
+    it has none (`LogOrigin.name`); None: not checked."""
     retention_ms: int | None
     """How long the target keeps offsets of a group that nobody starts; None: unknown or for ever."""
     tool: str
@@ -222,6 +223,8 @@ class PlanHeader:
     """How the plan finds topics that were recreated after a commit, in words."""
     partition_map: MapOrigin | None = None
     """The map by which byte positions of Kafka 0.7 became offsets."""
+    weaknesses: tuple[str, ...] = ()
+    """The guarantees that the target keeps less than fully, a sentence each (`OffsetStore.weaknesses`)."""
     version: int = 1
     """Of the plan file: 2 where a side is of Kafka 0.7."""
 

@@ -176,6 +176,7 @@ def _encode_header(header: PlanHeader) -> dict[str, Any]:
         "expires_at": header.expires_at,
         "tool": header.tool,
         **_encode_crossing(header),
+        **({"weaknesses": list(header.weaknesses)} if header.weaknesses else {}),
         **({} if used is None else {"partition_map": {"sha256": used.sha256, "confirmed_by": used.confirmed_by}}),
     }
 
@@ -215,6 +216,7 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         Translate(logs["translate"]) if logs and "translate" in logs else None,
         "" if logs is None else logs["recreation"],
         None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
+        tuple(encoded.get("weaknesses", ())),
         version,
     )
 

@@ -46,7 +46,7 @@ from offsetmgr.stores.base import (
     Partitions,
 )
 from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.origin import Translate
+from offsetmgr.stores.origin import LogOrigin, Translate
 
 
 class OldMembers(Protocol):
@@ -122,13 +122,14 @@ class Planner:
             source,
             target,
             self.options,
-            self.cluster.cluster_id() if self.cluster else None,
+            LogOrigin(self.cluster.cluster_id(), "", self.cluster.brokers()).name if self.cluster else None,
             retention,
             self.tool,
             self.crossing.compared,
             self.translate,
             self.crossing.recreation(),
             None if self.partition_map is None else self.partition_map.origin,
+            tuple(weakness.text for weakness in self.target.weaknesses()),
             2 if self.partition_map is not None or self._of_0_7 else 1,
         )
 

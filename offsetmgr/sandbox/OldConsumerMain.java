@@ -3,6 +3,9 @@ import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -16,11 +19,9 @@ import kafka.consumer.ConsumerConfig;
 import kafka.consumer.ConsumerIterator;
 import kafka.consumer.Blacklist;
 import kafka.consumer.ConsumerTimeoutException;
-import kafka.consumer.KafkaStream;
 import kafka.consumer.TopicFilter;
 import kafka.consumer.Whitelist;
 import kafka.javaapi.consumer.ConsumerConnector;
-import kafka.javaapi.consumer.ConsumerRebalanceListener;
 import kafka.message.MessageAndMetadata;
 
 /**
@@ -28,7 +29,8 @@ import kafka.message.MessageAndMetadata;
  *
  * Its automatic commits are the library's own. A message is printed before it counts as consumed, so no commit
  * runs ahead of what was printed, and neither a rebalance nor a clean shutdown commits while a message is between
- * the two: what is repeated or lost is the group's doing, never this program's.
+ * the two: what is repeated or lost is the group's doing, never this program's. The library of 0.8.2 tells of no
+ * rebalance, so there a message that is just being printed when one begins may be repeated.
  *
  * Arguments: the consumer's properties file; the topics, joined by commas, or white_list:REGEX, or black_list:REGEX;
  * the number of streams (of each topic, or of all topics of a list).
@@ -65,20 +67,7 @@ public class OldConsumerMain {
                 connector.shutdown();
             }
         }));
-        connector.setConsumerRebalanceListener(new ConsumerRebalanceListener() {
-            public void beforeReleasingPartitions(Map partitions) {
-                // The library has stopped fetching and committed by now, but a message may have been in our hands.
-                lockAll();
-                try {
-                    connector.commitOffsets();
-                } finally {
-                    unlockAll();
-                }
-            }
-
-            public void beforeStartingFetchers(String consumer, Map partitions) {
-            }
-        });
+        commitBeforeRebalances();
         // All locks are there before the first rebalance.
         boolean filtered = topics.startsWith("white_list:") || topics.startsWith("black_list:");
         int all = filtered ? count : count * topics.split(",").length;
@@ -88,7 +77,8 @@ public class OldConsumerMain {
         }
         Iterator each = (filtered ? filteredStreams(topics, count) : namedStreams(topics, count)).iterator();
         for (int i = 0; i < all; i++) {
-            final ConsumerIterator messages = ((KafkaStream) each.next()).iterator();
+            // Some releases have several methods of one name that differ in what they return.
+            final ConsumerIterator messages = (ConsumerIterator) ((Iterable) each.next()).iterator();
             final ReentrantLock lock = (ReentrantLock) locks.get(i);
             new Thread(new Runnable() {
                 public void run() {
@@ -97,6 +87,33 @@ public class OldConsumerMain {
                 }
             }, "stream-" + i).start();
         }
+    }
+
+    private void commitBeforeRebalances() throws Exception {
+        Class listener;
+        try {
+            listener = Class.forName("kafka.javaapi.consumer.ConsumerRebalanceListener");
+        } catch (ClassNotFoundException of_0_8_2) {
+            return;
+        }
+        Object committing = Proxy.newProxyInstance(listener.getClassLoader(), new Class[] {listener},
+            new InvocationHandler() {
+                public Object invoke(Object proxy, Method method, Object[] arguments) {
+                    if (method.getName().equals("beforeReleasingPartitions")) {
+                        // The library has stopped fetching and committed by now, but a message may have been in our
+                        // hands.
+                        lockAll();
+                        try {
+                            connector.commitOffsets();
+                        } finally {
+                            unlockAll();
+                        }
+                    }
+                    return null;
+                }
+            });
+        Method setter = ConsumerConnector.class.getMethod("setConsumerRebalanceListener", new Class[] {listener});
+        setter.invoke(connector, new Object[] {committing});
     }
 
     private List namedStreams(String topics, int count) {
@@ -131,7 +148,7 @@ public class OldConsumerMain {
                 return false;
             }
             print((MessageAndMetadata) messages.peek());
-            messages.next();
+            ((Iterator) messages).next();
         } catch (ConsumerTimeoutException nothingYet) {
             return true;
         } catch (Throwable broken) {

@@ -8,6 +8,7 @@ from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.oldconsumer import Message, OldConsumer
 from offsetmgr.sandbox.sandbox import OldGroup, Sandbox
 from offsetmgr.sandbox.tool import java_tool
+from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "OldGroup",
     "Sandbox",
     "ZooKeeperServer",
+    "create_topic",
     "java_tool",
 ]

@@ -1,4 +1,4 @@
-"""Real Kafka brokers: 3.9 with ZooKeeper, and 4.x without."""
+"""Real Kafka brokers: 0.8.2 to 3.9 with ZooKeeper, and 4.x without."""
 
 from __future__ import annotations
 
@@ -37,8 +37,22 @@ _LOG: Final = re.compile(r"(.+)-\d+")
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
+BROKER_JARS: Final[Mapping[str, tuple[str, ...]]] = {
+    "0.8.2.2": ("kafka-0.8.2",),
+    "0.9.0.1": ("kafka-0.9",),
+    "0.10.2.2": ("kafka-0.10.2", "jaxb"),
+    "1.1.1": ("kafka-1.1",),
+    "2.8.2": ("kafka-2.8",),
+    "3.9.1": ("kafka-3.9",),
+}
+"""The releases of brokers that keep their metadata in ZooKeeper, and the sets of jars of each."""
+DEFAULT_VERSION: Final = "3.9.1"
+_WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
+_WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
+
+
 class KafkaBroker(ListeningServer):
-    """A Kafka 3.9 broker that keeps its metadata in ZooKeeper.
+    """A Kafka broker that keeps its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
     ``zookeeper`` is a connect string and may end in a chroot. ``config`` adds to and overrides the broker's
     properties. Its log is in ``folder`` and stays there when it is stopped.
@@ -54,13 +68,17 @@ class KafkaBroker(ListeningServer):
         config: Mapping[str, object] | None = None,
         detached: bool = False,
         jvm: Sequence[str] = BROKER_JVM,
+        version: str = DEFAULT_VERSION,
     ) -> None:
         super().__init__(folder, port=port, detached=detached)
+        if version not in BROKER_JARS:
+            raise SandboxError(f"unknown Kafka release {version!r}", f"known are {', '.join(BROKER_JARS)}")
+        self.version = version
         self.zookeeper = zookeeper
         self.broker_id = broker_id
         self.config = dict(config or {})
         self.jvm = tuple(jvm)
-        self.name = f"Kafka 3.9 broker {broker_id}"
+        self.name = f"Kafka {version.rpartition('.')[0]} broker {broker_id}"
 
     @property
     def bootstrap(self) -> str:
@@ -93,7 +111,7 @@ class KafkaBroker(ListeningServer):
         settings = {
             **_COMMON,
             "broker.id": self.broker_id,
-            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            **self._where(),
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
             "log.dirs": self.folder / "data",
@@ -101,12 +119,16 @@ class KafkaBroker(ListeningServer):
         }
         file = self.folder / "server.properties"
         file.write_text(properties(list(settings.items())), encoding="utf-8")
-        return java_command(
-            [jars.resolve("kafka-3.9")], "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.folder))
-        )
+        folders = [jars.resolve(name) for name in BROKER_JARS[self.version]]
+        return java_command(folders, "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.folder)))
+
+    def _where(self) -> dict[str, object]:
+        if self.version in _WITHOUT_LISTENERS:
+            return {"host.name": ports.HOST, "port": self.port}
+        return {"listeners": f"PLAINTEXT://{self.bootstrap}"}
 
     def _answers(self) -> bool:
-        return _is_up(self)
+        return _is_up(self, 4 if self.version in _WITH_METADATA_4 else 0)
 
 
 class KraftBroker(ListeningServer):
@@ -178,13 +200,13 @@ class KraftBroker(ListeningServer):
         return _is_up(self)
 
 
-def _is_up(broker: KafkaBroker | KraftBroker) -> bool:
+def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
     """Whether it says so, answers, and knows the topics whose logs it keeps."""
     if not _UP.search(broker.log_of_this_run()):
         return False
     logs = [folder.name for folder in (broker.folder / "data").glob("*-*") if folder.is_dir()]
     topics = {found[1] for name in logs if (found := _LOG.fullmatch(name))}
-    return ports.broker_answers(broker.port, topics - {"__cluster_metadata"})
+    return ports.broker_answers(broker.port, topics - {"__cluster_metadata"}, metadata)
 
 
 def _ephemerals(zookeeper: str) -> set[str]:

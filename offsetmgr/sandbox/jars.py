@@ -49,7 +49,22 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     ),
     # Has the old high-level consumer; ZooKeeper 3.4.9 comes with it.
     "kafka-0.10.2": (Module("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
+    # Older brokers and their tools.
+    "kafka-0.8.2": (Module("org.apache.kafka", "kafka_2.10", "0.8.2.2"),),
+    "kafka-0.9": (Module("org.apache.kafka", "kafka_2.11", "0.9.0.1"),),
+    "kafka-1.1": (
+        Module("org.apache.kafka", "kafka_2.12", "1.1.1"),
+        Module("org.slf4j", "slf4j-log4j12", "1.7.25"),
+    ),
+    "kafka-2.8": (
+        Module("org.apache.kafka", "kafka_2.12", "2.8.2"),
+        Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
+    ),
+    # What the broker 0.10.2 took from Java 8.
+    "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
 }
+USUAL: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
+"""The sets that the sandbox takes unless another release is asked for."""
 RESOLUTION_TIMEOUT: Final = 900.0
 _COMPLETE: Final = ".complete"
 

@@ -1,4 +1,4 @@
-"""The real old high-level consumer (Kafka 0.10.2.2, ``kafka.consumer.ZookeeperConsumerConnector``).
+"""The real old high-level consumer (Kafka 0.8.2.2 to 1.1.1, ``kafka.consumer.ZookeeperConsumerConnector``).
 
 Kafka's own console consumer would do, but it forces ``auto.offset.reset`` to ``largest`` and prints neither
 partition nor offset, which counting lost and repeated messages needs. So a small program beside this module
@@ -19,7 +19,14 @@ from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.logging import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess, properties
 
-JAR_SET: Final = "kafka-0.10.2"
+JARS: Final[Mapping[str, str]] = {
+    "0.8.2.2": "kafka-0.8.2",
+    "0.9.0.1": "kafka-0.9",
+    "0.10.2.2": "kafka-0.10.2",
+    "1.1.1": "kafka-1.1",
+}
+"""The releases that have the consumer, and their jars."""
+DEFAULT_VERSION: Final = "0.10.2.2"
 _PROGRAM: Final = Path(__file__).with_name("OldConsumerMain.java")
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 _REGISTERED: Final = re.compile(rb"\[(\S+?)\], end registering consumer \S+ in ZK")
@@ -62,8 +69,12 @@ class OldConsumer(ServerProcess):
         extra: Mapping[str, object] | None = None,
         detached: bool = False,
         jvm: Sequence[str] = ("-Xmx128m", *QUICK_START),
+        version: str = DEFAULT_VERSION,
     ) -> None:
         super().__init__(folder, detached=detached)
+        if version not in JARS:
+            raise SandboxError(f"Kafka {version} has no old consumer", f"these have it: {', '.join(JARS)}")
+        self.version = version
         self.zookeeper = zookeeper
         self.group = group
         self.topic = topic
@@ -120,7 +131,7 @@ class OldConsumer(ServerProcess):
         file.write_text(properties(list(self.settings().items())), encoding="utf-8")
         compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
         return java_command(
-            [jars.resolve(JAR_SET), *compiler],
+            [jars.resolve(JARS[self.version]), *compiler],
             "org.codehaus.janino.SimpleCompiler",
             [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
             jvm=(*self.jvm, *log4j_flags(self.folder)),

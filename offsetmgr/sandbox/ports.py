@@ -55,17 +55,19 @@ def zookeeper_answers(port: int) -> bool:
     return "Mode:" in four_letters(f"{HOST}:{port}", "srvr")
 
 
-def broker_answers(port: int, topics: Collection[str] = ()) -> bool:
-    """Whether a Kafka broker answers a Metadata request (v4), knows a controller, lists a broker at this port, and
-    can serve these topics: a broker that has just started knows its fellows before it knows the topics."""
-    body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">ib", -1, 0)  # all topics, no auto creation
+def broker_answers(port: int, topics: Collection[str] = (), version: int = 4) -> bool:
+    """Whether a Kafka broker answers a Metadata request of this version (4 or 0), knows a controller, lists a broker
+    at this port, and can serve these topics: a broker that has just started knows its fellows before it knows the
+    topics."""
+    everything = struct.pack(">ib", -1, 0) if version else struct.pack(">i", 0)  # all topics, no auto creation
+    body = struct.pack(">hhih", 3, version, 1, -1) + everything
     try:
         with socket.create_connection((HOST, port), 2.0) as connection:
             connection.settimeout(5.0)
             connection.sendall(struct.pack(">i", len(body)) + body)
             size = struct.unpack(">i", _exactly(connection, 4))[0]
             answer = _Reader(_exactly(connection, size))
-            return _lists(answer, port) and set(topics) <= _served(answer)
+            return _lists(answer, port, version) and set(topics) <= _served(answer, version)
     except (OSError, struct.error, EOFError):
         return False
 
@@ -101,26 +103,32 @@ class _Reader:
         return [self.number("i") for _ in range(self.number("i"))]
 
 
-def _lists(answer: _Reader, port: int) -> bool:
+def _lists(answer: _Reader, port: int, version: int) -> bool:
     answer.number("i")  # correlation id
-    answer.number("i")  # throttle time
-    listed = False
-    for _ in range(answer.number("i")):
+    if version:
+        answer.number("i")  # throttle time
+    brokers = answer.number("i")
+    listed = version == 0 and not brokers  # 0.8.2 names no broker while the cluster has no topics
+    for _ in range(brokers):
         answer.number("i")  # node id
         answer.string()  # host
         listed |= answer.number("i") == port
-        answer.string()  # rack
+        if version:
+            answer.string()  # rack
+    if not version:
+        return listed
     answer.string()  # cluster id
     return answer.number("i") >= 0 and listed  # controller
 
 
-def _served(answer: _Reader) -> set[str]:
+def _served(answer: _Reader, version: int) -> set[str]:
     """The topics of which every partition has a leader, or waits for one that is on another broker."""
     names = set()
     for _ in range(answer.number("i")):
         usable = answer.number("h") == 0
         name = answer.string()
-        answer.number("b")  # internal
+        if version:
+            answer.number("b")  # internal
         for _ in range(answer.number("i")):
             answer.number("h")  # error
             answer.number("i")  # partition

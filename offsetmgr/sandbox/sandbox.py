@@ -17,13 +17,15 @@ from typing import Any, Final, Literal
 from offsetmgr.errors import SandboxError, UsageError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
-from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
+from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KafkaBroker, KraftBroker
 from offsetmgr.sandbox.folders import state_folder
 from offsetmgr.sandbox.listener import ListeningServer
+from offsetmgr.sandbox.oldconsumer import DEFAULT_VERSION as OLD_CONSUMER
+from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.oldconsumer import OldConsumer
 from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.sandbox.state import Server, State
-from offsetmgr.sandbox.tool import java_tool
+from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
 Progress = Callable[[str], None]
@@ -66,8 +68,16 @@ class Sandbox:
             raise SandboxError(f"no sandbox is up in {self.folder}", "", "start one: offsetmgr sandbox up")
         return {"OFFSETMGR_BOOTSTRAP_SERVER": state.bootstrap, "OFFSETMGR_ZOOKEEPER": state.zookeeper}
 
-    def up(self, *, brokers: int = 1, kraft: bool = False, progress: Progress | None = None) -> bool:
-        """Starts ZooKeeper and Kafka 3.9 brokers (``kraft``: one Kafka 4.1 broker) and waits until they answer.
+    def up(
+        self,
+        *,
+        brokers: int = 1,
+        kraft: bool = False,
+        version: str = DEFAULT_VERSION,
+        progress: Progress | None = None,
+    ) -> bool:
+        """Starts ZooKeeper and Kafka brokers of a release (``kraft``: one Kafka 4.1 broker without ZooKeeper) and waits
+        until they answer.
 
         True where it started them, False where they were up already. What is left of a sandbox that did not end
         properly is stopped and removed first. On any failure, Ctrl-C included, everything it started is stopped.
@@ -77,14 +87,17 @@ class Sandbox:
             raise UsageError(
                 f"cannot start {brokers} brokers", "with KRaft it is 1" if kraft else f"it is 1 to {MOST_BROKERS}"
             )
+        if version not in BROKER_JARS:
+            raise UsageError(f"cannot start brokers {version!r}", f"known releases are {', '.join(BROKER_JARS)}")
         say = progress or (lambda _line: None)
         with self._locked(say):
             old = self.status()
             if old is not None and old.intact():
-                if (old.brokers, old.kraft) != (brokers, kraft):
+                if (old.brokers, old.kraft, old.broker_version) != (brokers, kraft, version):
                     raise SandboxError(
                         f"another sandbox is up in {self.folder}",
-                        f"it has {_shape(old.brokers, old.kraft)}, not {_shape(brokers, kraft)}",
+                        f"it has {_shape(old.brokers, old.kraft, old.broker_version)}, "
+                        f"not {_shape(brokers, kraft, version)}",
                         "stop it first: offsetmgr sandbox down; or name another folder with --state",
                     )
                 return False
@@ -92,7 +105,7 @@ class Sandbox:
                 say("cleaning up after a sandbox that did not end properly")
                 self._clear(old, say)
             try:
-                self._start(brokers, kraft, _ports_of(old), say)
+                self._start(brokers, kraft, version, _ports_of(old), say)
             except BaseException:
                 self._clear(self.status(), say)
                 raise
@@ -113,7 +126,11 @@ class Sandbox:
             _ensure_topic(state, wanted, say)
             taken = {server.name for server in state.servers}
             fresh = (name for name in (f"{wanted.group}-{n}" for n in range(1_000_000)) if name not in taken)
-            return [self._start_old_consumer(next(fresh), wanted, state.zookeeper, say) for _ in range(wanted.members)]
+            release = state.broker_version if state.broker_version in OLD_CONSUMERS else OLD_CONSUMER
+            return [
+                self._start_old_consumer(next(fresh), wanted, state.zookeeper, release, say)
+                for _ in range(wanted.members)
+            ]
 
     def down(self, progress: Progress | None = None) -> list[str]:
         """Stops everything, makes sure that it is gone, and removes its data. Returns the names of what it stopped."""
@@ -141,10 +158,11 @@ class Sandbox:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _start(self, brokers: int, kraft: bool, old_ports: Mapping[str, int], say: Progress) -> None:
+    def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], say: Progress) -> None:
         data = self._fresh_data_folder()
-        states.save(self.folder, State(brokers, kraft))
-        jars.resolve("kafka-4.1" if kraft else "kafka-3.9", say)
+        states.save(self.folder, State(brokers, kraft, broker_version=version))
+        for name in ("kafka-4.1",) if kraft else BROKER_JARS[version]:
+            jars.resolve(name, say)
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
             say(f"starting {server.name}")
@@ -166,14 +184,15 @@ class Sandbox:
                     port=old_ports.get(name),
                     config=_replication(brokers),
                     detached=True,
+                    version=version,
                 )
-                launch(broker, "broker", name, "3.9.1")
+                launch(broker, "broker", name, version)
         state = self.status()
         assert state is not None
         states.save(self.folder, replace(state, complete=True))
 
-    def _start_old_consumer(self, name: str, wanted: OldGroup, zookeeper: str, say: Progress) -> str:
-        jars.resolve("kafka-0.10.2", say)
+    def _start_old_consumer(self, name: str, wanted: OldGroup, zookeeper: str, version: str, say: Progress) -> str:
+        jars.resolve(OLD_CONSUMERS[version], say)
         say(f"starting old consumer {name}")
         consumer = OldConsumer(
             self.folder / _DATA / name,
@@ -183,6 +202,7 @@ class Sandbox:
             offsets_storage=wanted.offsets_storage,
             dual_commit=wanted.dual_commit,
             detached=True,
+            version=version,
         )
         details = {
             "group": wanted.group,
@@ -191,7 +211,7 @@ class Sandbox:
             "dual_commit": wanted.dual_commit,
             "messages": str(consumer.output_file),
         }
-        consumer.on_launch = lambda it: self._record(it, "old-consumer", name, "0.10.2.2", details=details)
+        consumer.on_launch = lambda it: self._record(it, "old-consumer", name, version, details=details)
         try:
             consumer.start()
         except BaseException:
@@ -249,10 +269,10 @@ class Sandbox:
         return data
 
 
-def _shape(brokers: int, kraft: bool) -> str:
+def _shape(brokers: int, kraft: bool, version: str) -> str:
     if kraft:
         return "a Kafka 4.1 broker without ZooKeeper"
-    return f"{brokers} Kafka 3.9 broker{'' if brokers == 1 else 's'}"
+    return f"{brokers} Kafka {version} broker{'' if brokers == 1 else 's'}"
 
 
 def _ports_of(old: State | None) -> dict[str, int]:
@@ -274,9 +294,11 @@ def _replication(brokers: int) -> dict[str, object]:
 
 def _ensure_topic(state: State, wanted: OldGroup, say: Progress) -> None:
     say(f"creating topic {wanted.topic} where it is missing")
-    arguments = ["--bootstrap-server", state.bootstrap, "--create", "--if-not-exists", "--topic", wanted.topic]
-    arguments += ["--partitions", str(wanted.partitions)]
-    done = java_tool("kafka-3.9", "org.apache.kafka.tools.TopicCommand", arguments)
-    if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise SandboxError(f"cannot create topic {wanted.topic}", said[0] if said else "Kafka's tool did not say why")
+    create_topic(
+        wanted.topic,
+        wanted.partitions,
+        zookeeper=state.zookeeper or "",
+        bootstrap=state.bootstrap,
+        version=state.broker_version,
+        replicas=min(3, state.brokers),
+    )

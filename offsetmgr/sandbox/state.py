@@ -47,6 +47,7 @@ class State:
     kraft: bool
     complete: bool = False
     servers: tuple[Server, ...] = ()
+    broker_version: str = "3.9.1"
 
     @property
     def bootstrap(self) -> str:

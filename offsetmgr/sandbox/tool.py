@@ -11,7 +11,7 @@ from offsetmgr.sandbox.java import QUICK_START, java_command
 
 
 def java_tool(
-    jar_set: str,
+    jar_set: str | Sequence[str],
     main_class: str,
     arguments: Sequence[str],
     *,
@@ -21,10 +21,11 @@ def java_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of Kafka's own command-line tools to its end and returns its exit code, stdout and stderr.
 
-    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` knows, ``timeout`` is in seconds. A non-zero exit
-    code is the caller's to judge (Kafka's tools return 0 for many failures). Raises `TimedOut`, `SandboxError`.
+    ``jar_set`` is a name that `offsetmgr.sandbox.jars.resolve` knows, or several; ``timeout`` is in seconds. A non-zero
+    exit code is the caller's to judge (Kafka's tools return 0 for many failures). Raises `TimedOut`, `SandboxError`.
     """
-    command = java_command([jars.resolve(jar_set)], main_class, arguments, jvm=("-Xmx512m", *jvm))
+    sets = [jar_set] if isinstance(jar_set, str) else jar_set
+    command = java_command([jars.resolve(name) for name in sets], main_class, arguments, jvm=("-Xmx512m", *jvm))
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin)
     except subprocess.TimeoutExpired as error:

@@ -42,6 +42,7 @@ from offsetmgr.stores.base import OffsetStore, Partitions
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.wire.inspecting import FIRST_MANAGER
 from offsetmgr.wire.primitives import DECODING
+from offsetmgr.wire.releases import FENCES_WRITERS
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.upstream import Upstream
 
@@ -131,6 +132,8 @@ class ManagerProcess:
         security = Security.of(options.connection.kafka)
         upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
         self._open.push_async_callback(upstream.close)
+        if options.store is None:
+            await upstream.require(FENCES_WRITERS)
         self._cluster_id = await upstream.cluster_id()
         relay = self._relay = _relay(options, security, authorizer)
         if relay is not None:

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from offsetmgr.cluster.kafka import KafkaCluster, error_of
+from offsetmgr.cluster.kafka import open_cluster
+from offsetmgr.cluster.librdkafka import error_of
 from offsetmgr.errors import TimedOut, UnknownTopicOrPartition
 from offsetmgr.log.kafka.consumer import AssignedConsumer, Run
 from offsetmgr.log.kafka.offsets import PartitionOffsets
@@ -84,7 +85,7 @@ class LogSourceReader(DataSourceReader):
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
         config = sourceoptions.connection(NAME, self._options)
         seconds = config.timeout_ms / 1000
-        with KafkaCluster(self._bootstrap, config) as cluster:
+        with open_cluster(self._bootstrap, config) as cluster:
             count = cluster.topics([self._topic]).get(self._topic)
         if count is None:
             raise UnknownTopicOrPartition(

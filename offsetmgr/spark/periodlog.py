@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.cluster.base import Cluster
+from offsetmgr.cluster.kafka import open_cluster
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Conflict, OffsetMgrError, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
 from offsetmgr.errors import UnsupportedOperation as Unsupported
@@ -23,7 +24,7 @@ _ANEW: Final = "was the topic made anew? Its periods need a new root then"
 _LOST: Final = "keep the topic's records longer than a period takes to be worked on"
 
 
-def partitions_of(cluster: KafkaCluster, topics: Sequence[str]) -> list[TopicPartition]:
+def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
     """Every partition of the topics. Raises `UnknownTopicOrPartition` where one of them does not exist."""
     counts = cluster.topics(topics)
     if missing := [topic for topic in topics if topic not in counts]:
@@ -37,7 +38,7 @@ class PeriodLog:
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
         self.config = config
-        self._cluster = KafkaCluster(bootstrap, config)
+        self._cluster = open_cluster(bootstrap, config)
         self._timeout = config.timeout_ms / 1000
 
     def close(self) -> None:

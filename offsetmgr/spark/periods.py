@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.cluster.kafka import open_cluster
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import LimitUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.period.coordinator import PeriodCoordinator
@@ -102,7 +102,7 @@ def run_periods(
     settings, wall = config or ConnectionConfig(), clock or SystemClock()
     wanted, told = rules or PeriodRules(), on_step or _silent
     with ExitStack() as stack:
-        cluster = stack.enter_context(KafkaCluster(bootstrap, settings))  # of the thread that leads
+        cluster = stack.enter_context(open_cluster(bootstrap, settings))  # of the thread that leads
         log = PeriodLog(bootstrap, settings)
         stack.callback(log.close)
         if compacted := log.compacted(mine):

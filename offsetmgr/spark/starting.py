@@ -189,6 +189,6 @@ def _cluster(
         raise UsageError(f"starting offsets from {store.uri}", "where are the topics?", "say cluster=BOOTSTRAP_SERVERS")
     if not isinstance(given, str):
         return given
-    from offsetmgr.cluster.kafka import KafkaCluster
+    from offsetmgr.cluster.kafka import open_cluster
 
-    return stack.enter_context(KafkaCluster(given, config or ConnectionConfig()))
+    return stack.enter_context(open_cluster(given, config or ConnectionConfig()))

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure
-from offsetmgr.model import Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.stores.origin import UNNAMED, LogOrigin
 
 
@@ -201,6 +201,11 @@ class OffsetStore(Protocol):
         """The Kafka cluster whose logs the offsets point into. Raises `Unreachable`, `TimedOut`, `Unreadable`."""
         ...
 
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """The guarantees of edits that this store keeps less than fully: brokers before 3.0. Raises
+        `Unreachable`, `TimedOut`."""
+        ...
+
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """Ids of those of ``topics`` (None: all) for which the store knows one. Raises as `log_origin`."""
         ...
@@ -358,6 +363,9 @@ class StoreBase:
 
     def log_origin(self) -> LogOrigin:
         return UNNAMED
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        return ()
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
         return {}

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
-from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition, Weakness
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -138,6 +138,9 @@ class DualStore(StoreBase):
         """The primary's. Raises as `crossing`."""
         self.crossing()
         return self._primary.log_origin()
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        return tuple(dict.fromkeys([*self._primary.weaknesses(), *self._secondary.weaknesses()]))
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         asked = None if topics is None else list(topics)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import OffsetMgrError, PartialFailure
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.stores.base import (
     Capabilities,
     Change,
@@ -49,10 +49,13 @@ class KafkaStore(WiredStore):
         self._identity: StoreIdentity | None = None
 
     def _client(self, config: ConnectionConfig) -> Client:
+        from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
         from offsetmgr.wire.client import Client
         from offsetmgr.wire.security import Security
 
-        return Client(self._bootstrap, Security.of(config.kafka))
+        client = Client(self._bootstrap, Security.of(config.kafka))
+        client.offsets_topic = KafkaOffsetsTopic(client)
+        return client
 
     def _edits(self, client: Client, timeout: float) -> KafkaEdits:
         from offsetmgr.stores.kafka_edits import KafkaEdits
@@ -61,10 +64,16 @@ class KafkaStore(WiredStore):
 
     def identity(self) -> StoreIdentity:
         if self._identity is None:
-            wire = self.wire()
-            cluster_id, _ = wire.run(wire.client.cluster)
-            self._identity = StoreIdentity("kafka", cluster_id, "cluster id")
+            origin = self.log_origin()
+            how = "cluster id" if origin.cluster_id else "addresses of the brokers, which are older than cluster ids"
+            self._identity = StoreIdentity("kafka", origin.name, how)
         return self._identity
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        from offsetmgr.wire.releases import weaknesses
+
+        wire = self.wire()
+        return weaknesses(wire.run(wire.client.spoken).values())
 
     def groups(self) -> Iterator[str]:
         from offsetmgr.wire.listing import list_groups

@@ -7,21 +7,49 @@ where it is taken: most commands never do.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
-from offsetmgr.errors import LockLost, OffsetMgrError
-from offsetmgr.model import GroupDescription
-from offsetmgr.stores.base import GroupEdit, GroupEditResult, Guard
+from offsetmgr.errors import Conflict, GroupNotFound, LockLost, OffsetMgrError
+from offsetmgr.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.base import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    Guard,
+    Verdict,
+    same_value,
+)
 from offsetmgr.stores.deciding import all_failed, bad_group, carry_out, decide
 from offsetmgr.stores.wired_edits import WiredEdits
 from offsetmgr.wire.connection import Address
+from offsetmgr.wire.releases import DELETES_GROUPS, HOLDS_LOCK
 from offsetmgr.wire.requests import FetchedGroup
+
+UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
+KEPT_WITHOUT_LOCK: Final = Capabilities(metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none")
+"""What brokers without the group lock keep of a commit."""
 
 _LOCK_ATTEMPTS: Final = 3
 
 
 class KafkaEdits(WiredEdits):
     """See `WiredEdits`."""
+
+    async def delete_group(self, group: str, deadline: float) -> None:
+        """On brokers that cannot delete groups, deletes the group's offsets."""
+        at = await self._client.coordinator(group, deadline)
+        if DELETES_GROUPS.on(await self._client.versions(at, deadline)):
+            await super().delete_group(group, deadline)
+            return
+        found = await self.fetch(group, None, deadline)
+        if not found.offsets:
+            raise GroupNotFound(f"group {group}", "it has no offsets")
+        (result,) = await self._compared([GroupEdit(group, dict.fromkeys(found.offsets, Change(None)))], deadline)
+        for error in result.failures.values():
+            raise error
 
     async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         sound = [edit.group for edit in edits if edit.changes and bad_group(edit.group) is None]
@@ -51,14 +79,17 @@ class KafkaEdits(WiredEdits):
     async def _edit(
         self, edit: GroupEdit, state: GroupDescription, held: FetchedGroup, deadline: float
     ) -> GroupEditResult:
-        if not state.idle or state.members:
+        at = Address.parse(state.coordinator)
+        lockable = HOLDS_LOCK.on(await self._client.versions(at, deadline))
+        if lockable and (not state.idle or state.members):
             from offsetmgr.wire.membership import group_active
 
             raise group_active(edit.group, [str(member) for member in state.members], state.lock_ends_s)
         decided = decide(edit.changes, held)
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
-        at = Address.parse(state.coordinator)
+        if not lockable:
+            return await self._unlocked(edit, deadline, at)
         if edit.guard is Guard.COMPARE:
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.wire.grouplock import locked
@@ -77,3 +108,24 @@ class KafkaEdits(WiredEdits):
                 if not attempts_left or asyncio.get_running_loop().time() >= deadline:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    async def _unlocked(self, edit: GroupEdit, deadline: float, at: Address) -> GroupEditResult:
+        """On brokers without the group lock: read, compared, written, and read again."""
+        result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
+        written = [tp for tp, outcome in result.outcomes.items() if outcome.verdict is Verdict.WRITTEN]
+        if not written:
+            return result
+        after = await self.fetch(edit.group, written, deadline)
+        outcomes = dict(result.outcomes)
+        for tp in written:
+            wanted, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
+            if wanted is not None and not same_value(found, wanted, KEPT_WITHOUT_LOCK):
+                outcomes[tp] = ChangeOutcome(Verdict.FAILED, outcomes[tp].before, _overwritten(tp, wanted, found))
+        return replace(result, outcomes=outcomes)
+
+
+def _overwritten(tp: TopicPartition, wanted: OffsetAndMetadata, found: Offset) -> Conflict:
+    said = "no commit" if isinstance(found, Absent) else f"offset {found.offset}"
+    return Conflict(
+        str(tp), f"wrote {wanted.offset}, and then found {said}: somebody else commits to the group", actual=found
+    )

@@ -22,7 +22,10 @@ class KafkaLogs:
         self._store = store
 
     def cluster_id(self) -> str | None:
-        return self._store.identity().id or None
+        return self._store.log_origin().cluster_id
+
+    def brokers(self) -> frozenset[str]:
+        return self._store.log_origin().brokers
 
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
         from offsetmgr.wire.logranges import partition_counts

@@ -33,7 +33,20 @@ class LogOrigin:
     unnamed: bool = False
     new: bool = False
 
+    @property
+    def name(self) -> str:
+        """The cluster id, or the brokers' addresses where the cluster has none: brokers before 0.10.1."""
+        return self.cluster_id or f"{_BY_BROKERS}{','.join(sorted(self.brokers))}"
 
+    def is_named(self, name: str) -> bool:
+        """Whether this cluster had that name. A cluster that had no id, and was upgraded since, has one now: then one
+        broker that listens where it did is enough."""
+        if name.startswith(_BY_BROKERS):
+            return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).split(","))
+        return name == self.cluster_id
+
+
+_BY_BROKERS: Final = "brokers "
 UNNAMED: Final = LogOrigin(None, "it names no Kafka cluster", unnamed=True)
 
 

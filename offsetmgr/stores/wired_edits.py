@@ -114,13 +114,15 @@ class WiredEdits:
         """Edits that depend on what is there."""
         raise NotImplementedError
 
-    async def _compare_and_write(self, edit: GroupEdit, deadline: float, at: Address | None) -> GroupEditResult:
+    async def _compare_and_write(
+        self, edit: GroupEdit, deadline: float, at: Address | None, how: str = COMPARED
+    ) -> GroupEditResult:
         """Reads, compares and writes without the lock. A process that was stopped in between reads again."""
         for attempts_left in reversed(range(_ATTEMPTS)):
             held = await self.fetch(edit.group, list(edit.changes), deadline)
             read_at = asyncio.get_running_loop().time()
             try:
-                return await self._simple(edit, held, COMPARED, deadline, at, read_at=read_at)
+                return await self._simple(edit, held, how, deadline, at, read_at=read_at)
             except _Stale:
                 if not attempts_left:
                     what = f"group {edit.group}"
@@ -150,11 +152,11 @@ class WiredEdits:
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
-            from offsetmgr.wire.membership import delete
+            from offsetmgr.wire.membership import delete, no_member
 
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
-            return await delete(connection, edit.group, partitions, deadline)
+            return await delete(connection, no_member(edit.group), partitions, deadline)
 
         try:
             outcomes = await carry_out(edit.changes, held, write, erase, decided)

@@ -29,7 +29,7 @@ from offsetmgr.errors import (
     Unreachable,
 )
 from offsetmgr.migration.phases import Phase
-from offsetmgr.model import Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.stores.base import (
     Capabilities,
     ChangeOutcome,
@@ -138,6 +138,9 @@ class SwitchedStore(StoreBase):
     def log_origin(self) -> LogOrigin:
         """That of both stores together, which must belong to one Kafka cluster (see `DualStore.crossing`)."""
         return self._life().places.store(Phase.DUAL).log_origin()
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        return self._life().places.store(Phase.DUAL).weaknesses()
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         return self._life().places.store(Phase.DUAL).topic_ids(topics)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from offsetmgr.errors import OffsetMgrError, PartialFailure, Unreachable
-from offsetmgr.model import Offset, TopicPartition
+from offsetmgr.model import Offset, TopicPartition, Weakness
 from offsetmgr.stores.base import (
     Capabilities,
     ChangeOutcome,
@@ -97,6 +97,10 @@ class FaultyStore(StoreBase):
     def log_origin(self) -> LogOrigin:
         _raise_whole(self._armed("read"))
         return self.store.log_origin()
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        _raise_whole(self._armed("read"))
+        return self.store.weaknesses()
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         _raise_whole(self._armed("read"))

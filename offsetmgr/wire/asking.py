@@ -21,10 +21,28 @@ async def ask(
     *,
     yielding: bool = False,
 ) -> Message:
-    """The broker's answer, within ``timeout`` seconds. ``yielding``: see `Connection.call`.
+    """The broker's answer, within ``timeout`` seconds; of a broker that does not speak the version, see `older`.
+    ``yielding``: see `Connection.call`.
 
-    Raises `TimedOut`, `Unreachable`, `ServerError`.
+    Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
     """
+    if connection.speaks(api_key, version):
+        return await ask_exactly(connection, api_key, version, message, timeout, yielding=yielding)
+    from offsetmgr.wire.older import ask_older
+
+    return await ask_older(connection, api_key, version, message, timeout)
+
+
+async def ask_exactly(
+    connection: Connection,
+    api_key: int,
+    version: int,
+    message: Mapping[str, Any],
+    timeout: float,
+    *,
+    yielding: bool = False,
+) -> Message:
+    """The broker's answer in this very version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
     frame = await connection.exchange(Encoded(api_key, version, NO_TAGS + body if flexible else body), timeout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
 from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
@@ -34,6 +34,7 @@ from offsetmgr.wire import requests
 from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.wire.node import Node
+from offsetmgr.wire.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, Versions
 from offsetmgr.wire.requests import FetchedGroup
 from offsetmgr.wire.security import Security
 
@@ -52,15 +53,27 @@ class NotAMember(LockLost):
     """A commit was refused because the group has members and we are none of them."""
 
 
+class OffsetsTopic(Protocol):
+    """The topic in which brokers keep what groups have committed."""
+
+    async def groups(self, deadline: float) -> list[str]:
+        """Ids of all groups that have offsets."""
+        ...
+
+    async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
+        """The partitions for which each of these groups has committed offsets."""
+        ...
+
+
 class Client:
     """A cluster, reached through any of ``bootstrap``'s addresses. Use it within one event loop."""
 
-    def __init__(
-        self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] = requests.NEEDED
-    ) -> None:
-        """``needed``: the API versions without which a broker is too old."""
+    def __init__(self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] | None = None) -> None:
+        """``needed``: the API versions without which nothing can be asked; by default any broker will do."""
         self._security = security
-        self._needed = needed
+        self._needed = needed or {}
+        self.offsets_topic: OffsetsTopic | None = None
+        """Where the partitions of a group are found on brokers that cannot say them; set by whoever reads groups."""
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, Node] = {}
         self._known_good: Address | None = None
@@ -111,6 +124,16 @@ class Client:
         answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
         return answer.cluster_id or "", tuple(Address(b.host, int(b.port)) for b in answer.brokers)
 
+    async def versions(self, address: Address, deadline: float) -> Versions:
+        """What the broker at ``address`` speaks. Raises as `Node.connection`."""
+        return (await self.node(address).connection(deadline)).versions
+
+    async def spoken(self, deadline: float) -> dict[Address, Versions]:
+        """What each broker of the cluster speaks. Raises where one does not answer."""
+        _, brokers = await self.cluster(deadline)
+        found = await asyncio.gather(*(self.versions(broker, deadline) for broker in brokers))
+        return dict(zip(brokers, found, strict=True))
+
     # --- bulk calls, one outcome a group ----------------------------------------------------------
 
     async def fetch(
@@ -140,11 +163,12 @@ class Client:
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
         async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
+            named = await self._named(connection, {group: asked[group] for group in groups}, deadline)
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
                     connection.call(
-                        requests.offset_fetch({group: asked[group] for group in batch}),
+                        requests.offset_fetch({group: named[group] for group in batch}),
                         OffsetFetchResponse,
                         remaining(deadline),
                     )
@@ -157,11 +181,23 @@ class Client:
 
         return await self.per_group(list(asked), ask, deadline)
 
+    async def _named(
+        self, connection: Connection, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    ) -> Mapping[str, Sequence[TopicPartition] | None]:
+        """The same, with the partitions named of those groups of which this broker cannot say all offsets."""
+        everything = [group for group, partitions in asked.items() if partitions is None]
+        if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.on(connection.versions):
+            return asked
+        return {**asked, **await self.offsets_topic.partitions(everything, deadline)}
+
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
-        """State and members of many groups, of the classic protocol and of KIP-848's."""
+        """State and members of many groups, of the classic protocol and of KIP-848's. On brokers 0.8.2, where groups
+        have no members, the state is UNKNOWN."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
+            if not DESCRIBES_MEMBERS.on(connection.versions):
+                return {group: requests.undescribed(group, str(address)) for group in groups}
             answer = await connection.call(
                 requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
@@ -369,7 +405,7 @@ def _check_versions(connection: Connection, versions: Mapping[int, tuple[str, in
             raise UnsupportedOperation(
                 f"broker {connection.address}",
                 f"it does not speak {name} version {needed}",
-                "brokers from Kafka 3.0 on can be edited; an offset manager is --store manager://HOST:PORT",
+                "is this an offset manager?",
             )
 
 

@@ -27,9 +27,18 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.protocol import Payload
 
-from offsetmgr.errors import AuthenticationFailed, OffsetMgrError, ServerError, TimedOut, Unreachable
+from offsetmgr.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    Unreachable,
+)
 from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.primitives import INT16, Cursor
+from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, LIST_GROUPS, LOGS_IN, METADATA, Versions
 from offsetmgr.wire.sasl import Mechanism
 from offsetmgr.wire.security import Security
 
@@ -70,6 +79,15 @@ class Encoded(NamedTuple):
     body: bytes
 
 
+class HungUp(Exception):
+    """The broker closed the connection while its release was being found out: the next connection is to go on."""
+
+    def __init__(self, versions: Versions | None = None) -> None:
+        super().__init__()
+        self.versions = versions
+        """What the broker speaks, if that is known by now; else it is to be asked for with ApiVersions."""
+
+
 class Connection:
     """An open connection. Make one with `open`; `call` may be used by many tasks at once."""
 
@@ -77,8 +95,8 @@ class Connection:
         self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
     ) -> None:
         self.address = address
-        self.versions: dict[int, tuple[int, int]] = {}
-        """Lowest and highest version of each API that the broker speaks."""
+        self.versions: Versions = {}
+        """What the broker speaks; empty as long as it is not known."""
         self._reader = reader
         self._writer = writer
         name = client_id.encode()
@@ -98,23 +116,29 @@ class Connection:
         address: Address,
         security: Security,
         timeout: float,
-        versions: dict[int, tuple[int, int]] | None = None,
+        versions: Versions | None = None,
     ) -> Connection:
-        """Connects, asks for the API versions (unless ``versions`` of this broker are known) and logs in, all within
+        """Connects, finds out the API versions (unless ``versions`` of this broker are known) and logs in, all within
         ``timeout`` seconds.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (what listens there is not Kafka).
         """
+        known = security.assumed_versions if versions is None else versions
+        probe = known is None and security.login() is None
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await cls._dial(address, security)
-                connection = cls(address, reader, writer, security.client_id)
-                try:
-                    await connection._prepare(security, versions, timeout)
-                except BaseException:
-                    await connection.close()
-                    raise
-                return connection
+                while True:
+                    reader, writer = await cls._dial(address, security)
+                    connection = cls(address, reader, writer, security.client_id)
+                    try:
+                        await connection._prepare(security, known, timeout, probe=probe)
+                        return connection
+                    except HungUp as hung_up:
+                        await connection.close()
+                        known, probe = hung_up.versions, False
+                    except BaseException:
+                        await connection.close()
+                        raise
         except TimeoutError:
             raise TimedOut(f"broker {address}", f"no answer within {_shown(timeout)} s", _SILENT) from None
 
@@ -138,7 +162,11 @@ class Connection:
             hint = "is it running, and are host and port right?"
             raise Unreachable(f"broker {address}", why, hint) from None
 
-    async def _prepare(self, security: Security, versions: dict[int, tuple[int, int]] | None, timeout: float) -> None:
+    async def _prepare(self, security: Security, versions: Versions | None, timeout: float, *, probe: bool) -> None:
+        """``probe``: the broker may be older than ApiVersions. Raises `HungUp` where it closed the connection on what
+        it does not know."""
+        if versions is None and probe:
+            versions = await versions_without_asking(self, timeout)
         if versions is None:
             answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
             self.versions = {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
@@ -151,6 +179,8 @@ class Connection:
 
     async def _login(self, login: Mechanism, timeout: float) -> None:
         what = f"login to broker {self.address}"
+        if self.versions and not LOGS_IN.on(self.versions):
+            raise LOGS_IN.refusal(str(self.address), self.versions)
         shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
         if shake.error_code != 0:
             offered = ", ".join(shake.mechanisms)
@@ -188,14 +218,19 @@ class Connection:
         return self._failure is not None
 
     async def call(self, request: Payload | Encoded, response: type[R], timeout: float, *, yielding: bool = False) -> R:
-        """Sends a request and waits for its answer, at most ``timeout`` seconds.
+        """Sends a request and waits for its answer, at most ``timeout`` seconds. Where the broker does not speak the
+        request's version, `older` translates it.
 
         ``yielding``: a large answer is decoded in the codec thread, so that the event loop can do other work. This
         takes longer than decoding on the event loop.
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the answer is not Kafka's).
         """
-        frame = await self._exchange(request, timeout)
+        api_key, version, _ = _named(request)
+        if self.speaks(api_key, version):
+            frame = await self._exchange(request, timeout)
+        else:
+            frame = await self._translated(request, timeout)
         flexible = response.__flexible__ and response is not ApiVersionsResponse
         try:
             start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
@@ -205,6 +240,26 @@ class Connection:
         except (SerialError, ValueError, IndexError) as error:
             self._fail(self._not_kafka())
             raise self._not_kafka() from error
+
+    def speaks(self, api_key: int, version: int) -> bool:
+        """Whether the broker speaks this version of an API; True as long as it is not known what it speaks."""
+        low, high = self.versions.get(api_key, (0, -1))
+        return low <= version <= high or not self.versions
+
+    async def _translated(self, request: Payload | Encoded, timeout: float) -> bytes:
+        """The answer's frame, as a broker would send it that speaks the version of the request."""
+        from offsetmgr.wire.older import ask_older
+        from offsetmgr.wire.serverside import decode_request, encode_response, request_is_flexible
+
+        api_key, version, body = _named(request)
+        if body is None:
+            buffer = io.BytesIO()
+            payload = cast(Payload, request)
+            entity_writer(type(payload))(buffer, payload)
+            body = buffer.getvalue()
+        answer = await ask_older(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
+        head = bytes(5 if request_is_flexible(api_key, version) else 4)
+        return head + encode_response(api_key, version, answer)
 
     async def call_raw(self, request: Encoded, timeout: float) -> bytes:
         """As `call`, for an answer that is not Kafka's: what follows the correlation id."""
@@ -254,7 +309,8 @@ class Connection:
                     raise self._not_kafka()
                 frame = await self._reader.readexactly(length)
                 (correlation,) = _INT32.unpack_from(frame)
-                if not self._waiting or self._waiting[0][0] != correlation:
+                # Kafka 0.8.2 answers some requests that fail with the correlation id 0.
+                if not self._waiting or correlation not in (self._waiting[0][0], 0):
                     raise self._not_kafka()
                 self._answered, self._unproved = True, False
                 _, answer = self._waiting.popleft()
@@ -295,6 +351,59 @@ class Connection:
             await self._receiver
 
 
+def _named(request: Payload | Encoded) -> tuple[int, int, bytes | None]:
+    """API key, version, and the body where it is encoded already."""
+    if isinstance(request, Encoded):
+        return request
+    return int(request.__api_key__), int(request.__version__), None
+
+
 def _shown(seconds: float) -> str:
     """For people: what is left of 3 s after a millisecond is 3 s."""
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
+
+
+async def versions_without_asking(connection: Connection, timeout: float) -> Versions | None:
+    """What a broker before 0.10.0 speaks; None for a later one, which is to be asked with ApiVersions.
+
+    A broker 0.9 never answers ApiVersions, and loses requests of its other clients by it. So Metadata version 1 is sent
+    first, for a topic that cannot exist: brokers before 0.10.0 answer it in the layout of version 0. Of these, 0.9
+    answers ListGroups and 0.8.2 closes the connection.
+
+    Raises `HungUp` where the broker closed the connection, and as `Connection.exchange`.
+    """
+    one_impossible_topic = b"\0\0\0\1\0\1?"
+    try:
+        frame = await connection.exchange(Encoded(METADATA, 1, one_impossible_topic), timeout)
+    except (Unreachable, ServerError):
+        # A listener that wants a login, say: those answer ApiVersions. A broker 0.9 answers Metadata.
+        raise HungUp from None
+    if not _is_metadata_0(frame):
+        return None
+    try:
+        await connection.exchange(Encoded(LIST_GROUPS, 0, b""), timeout)
+    except (Unreachable, ServerError):
+        raise HungUp(KAFKA_0_8_2) from None
+    return KAFKA_0_9
+
+
+def _is_metadata_0(frame: bytes) -> bool:
+    """Whether an answer has the layout of Metadata version 0, to its last byte."""
+    cursor = Cursor(frame, 4, flexible=False, longest=len(frame))
+    try:
+        for _ in range(cursor.count(10)):
+            cursor.int32()  # node id
+            cursor.string()  # host
+            cursor.int32()  # port
+        for _ in range(cursor.count(8)):
+            cursor.number(INT16)  # error
+            cursor.string()  # name
+            for _ in range(cursor.count(18)):
+                cursor.number(INT16)  # error
+                cursor.int32()  # partition
+                cursor.int32()  # leader
+                for _ in range(2):  # replicas, and those in sync
+                    cursor.take(4 * cursor.count(4))
+    except InvalidRequest:
+        return False
+    return cursor.at == len(frame)

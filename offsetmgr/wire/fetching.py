@@ -1,8 +1,8 @@
 """Fetch and ListOffsets: what is asked of a partition's leader, and what it answers; pure but for the asking itself.
 
-Fetch v11 gives the log as it lies on the broker's disk, in any message format; brokers from 2.3 to 4.x speak it.
-ListOffsets v0 is the only version that answers with several offsets a partition (one a segment); kio has no schema of
-it, since Kafka 4.0 removed it (KIP-896), so it is written here by hand.
+Fetch v11 gives the log as it lies on the broker's disk, in any message format; brokers from 2.3 to 4.x speak it, and
+for older ones `older` translates it. ListOffsets v0 is the only version that answers with several offsets a partition
+(one a segment); kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so it is written here by hand.
 """
 
 from __future__ import annotations
@@ -29,13 +29,6 @@ _ONE_OFFSET_VERSION: Final = 4
 _CONSUMER: Final = -1
 """The replica id of whoever is no broker."""
 _ALL_BYTES: Final = 0x7FFFFFFF
-
-NEEDED_TO_READ: Final[Mapping[int, tuple[str, int]]] = {
-    3: ("Metadata", 8),
-    _FETCH: ("Fetch", _FETCH_VERSION),
-    _LIST_OFFSETS: ("ListOffsets", _ONE_OFFSET_VERSION),
-}
-"""Versions that a broker must speak so that messages can be read, by API key."""
 
 
 class Limits(NamedTuple):
@@ -152,7 +145,8 @@ async def _by_segments(
 async def edges(
     connection: Connection, ends: Mapping[TopicPartition, int], timeout: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
-    """Where logs begin (`EARLIEST`) or end (`LATEST`), as their leader knows it. Raises as `ask`."""
+    """Where logs begin (`EARLIEST`) or end (`LATEST`), as their leader knows it, or the first offset at or after a time
+    in milliseconds since 1970 (-1: none). Raises as `ask`."""
     message = {
         "replica_id": _CONSUMER,
         "isolation_level": 0,

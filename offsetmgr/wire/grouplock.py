@@ -49,7 +49,7 @@ class GroupLock:
             code = await membership.heartbeat(connection, self._mine, left)
             if code not in (0, 27):  # 27: somebody waits for us to leave; until then the group is ours
                 raise kafka_error(code, f"lock of group {self._mine.group}")
-            return await membership.delete(connection, self._mine.group, partitions, self._deadline)
+            return await membership.delete(connection, self._mine, partitions, self._deadline)
 
         return await self._repeated(proved, writes=True)
 

@@ -4,6 +4,8 @@ Static membership (KIP-345) gives the name: a restarted holder takes its dead se
 should it only have been frozen, is fenced (FENCED_INSTANCE_ID).  As soon as a consumer wants to join, the hold gives
 way: it leaves, says so in `lost`, and the consumer runs on.
 
+On brokers without group membership (0.8.2) nothing can be held: others may commit at any moment, and `locked` is False.
+
 A membership is not bound to a connection, so thousands of holds share those of their broker.
 """
 
@@ -21,6 +23,7 @@ from offsetmgr.wire.client import Client, backoff, may_succeed_later
 from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.membership import Membership, group_active
+from offsetmgr.wire.releases import HOLDS_LOCK
 from offsetmgr.wire.requests import FetchedGroup
 
 T = TypeVar("T")
@@ -39,7 +42,7 @@ class Hold:
         self.replaced = replaced
         """Whether a holder of the same name, dead or alive, was in the group when it was taken."""
         self._lost: OffsetMgrError | None = None
-        self._beating = asyncio.create_task(self._beat())
+        self._beating = asyncio.create_task(self._beat()) if self.locked else None
 
     @classmethod
     async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> Hold:
@@ -56,6 +59,8 @@ class Hold:
                 if others:
                     raise group_active(group, others, described.lock_ends_s)
                 coordinator = Address.parse(described.coordinator)
+                if not HOLDS_LOCK.on(await client.versions(coordinator, deadline)):
+                    return cls(client, coordinator, membership.no_member(group), replaced=False)
                 async with client.node(coordinator).lane(deadline) as lane:
                     mine = await membership.join_in(lane, client, group, instance_id, deadline)
                 return cls(client, coordinator, mine, replaced=bool(described.members))
@@ -70,12 +75,22 @@ class Hold:
         return self._mine.group
 
     @property
+    def locked(self) -> bool:
+        """Whether others are kept from committing."""
+        return self._mine != membership.no_member(self.group)
+
+    @property
     def lost(self) -> OffsetMgrError | None:
         """Why the hold has ended against our will, as far as is known; None while it is held."""
         return self._lost
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """The group's committed offsets. Raises `LockLost`."""
+        if not self.locked:
+            found = (await self._client.fetch({self.group: partitions}, deadline))[self.group]
+            if isinstance(found, OffsetMgrError):
+                raise found
+            return found
         return await self._repeated(lambda c: membership.fetch(c, self._mine.group, partitions, deadline), deadline)
 
     async def commit(
@@ -90,19 +105,22 @@ class Hold:
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """Deletes commits. Raises `LockLost`."""
-        await self._check(deadline)
+        if self.locked:
+            await self._check(deadline)
         return await self._repeated(
-            lambda c: membership.delete(c, self._mine.group, partitions, deadline), deadline, in_lane=True
+            lambda c: membership.delete(c, self._mine, partitions, deadline), deadline, in_lane=True
         )
 
     async def release(self, deadline: float) -> None:
         """Gives the group free. Does nothing where the hold is lost already."""
-        self._beating.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._beating
+        if self._beating is not None:
+            self._beating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beating
         if self._lost is None:
             self._lost = LockLost(f"hold of group {self.group}", "was released")
-            await self._leave(deadline)
+            if self.locked:
+                await self._leave(deadline)
 
     async def _check(self, deadline: float) -> None:
         left = max(deadline - asyncio.get_running_loop().time(), 0.001)

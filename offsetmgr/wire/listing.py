@@ -22,6 +22,7 @@ from offsetmgr.wire import requests
 from offsetmgr.wire.client import Client, backoff, remaining
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.errors import kafka_error
+from offsetmgr.wire.releases import LISTS_GROUPS
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -40,12 +41,16 @@ class _Layout(NamedTuple):
 
 
 async def list_groups(client: Client, deadline: float) -> list[str]:
-    """Ids of all groups that may hold offsets, whatever their state.
+    """Ids of all groups that may hold offsets, whatever their state. Where a broker lists only groups with members, or
+    none at all, the offsets topic is read for them.
 
     Raises `OffsetMgrError` if a broker could not be asked, or a coordinator was on its way until the deadline.
     """
     for pause in backoff():
         try:
+            spoken = await client.spoken(deadline)
+            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.on, spoken.values())):
+                return await client.offsets_topic.groups(deadline)
             before = await _layout(client, deadline)
             listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in before.brokers))
             if before != await _layout(client, deadline):

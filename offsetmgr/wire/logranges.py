@@ -1,8 +1,4 @@
-"""Which topics exist, and from where to where their logs reach, over connections that are there already.
-
-`KafkaCluster` tells the same through librdkafka, whose client takes longer to load and to connect than all questions
-of a migration's apply to its target.
-"""
+"""Which topics exist, from where to where their logs reach, and where a time lies in them."""
 
 from __future__ import annotations
 
@@ -24,11 +20,13 @@ _SHORTEST: Final = 1.0
 """Seconds for a broker that does not answer, where another one has said what it knows."""
 
 
-async def partition_counts(client: Client, topics: Collection[str], deadline: float) -> dict[str, int]:
-    """Partitions of those of these topics that exist. Raises as `Client.any_connection`.
+async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
+    """Partitions of those of these topics (None: of all topics) that exist. Raises as `Client.any_connection`.
 
     That there is no such topic is believed once all brokers that we know and that answer say so (see `leaders.layout`).
     """
+    if topics is None:
+        return await _counts_of(await client.any_connection(deadline), None, deadline)
     topics = list(filter(can_be_a_topic, topics))
     if not topics:
         return {}
@@ -47,9 +45,11 @@ async def partition_counts(client: Client, topics: Collection[str], deadline: fl
     return found
 
 
-async def _counts_of(connection: Connection, topics: Collection[str], deadline: float) -> dict[str, int]:
-    answer = await connection.call(requests.metadata(sorted(topics)), MetadataResponse, remaining(deadline))
-    return {str(topic.name): len(topic.partitions) for topic in answer.topics if topic.partitions}
+async def _counts_of(connection: Connection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
+    request = requests.metadata(None if topics is None else sorted(topics))
+    answer = await connection.call(request, MetadataResponse, remaining(deadline))
+    counts = {str(topic.name): len(topic.partitions) for topic in answer.topics if topic.partitions}
+    return dict(sorted(counts.items()))
 
 
 async def log_ranges(
@@ -58,11 +58,7 @@ async def log_ranges(
     """One outcome a partition, asked of its leader, twice: where the log begins, and then where it ends. Raises only if
     no broker was ever reached. Nobody is asked about a topic whose name Kafka cannot have."""
     leaders = Leaders(client)
-    found: dict[TopicPartition, LogRange | OffsetMgrError] = {
-        tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
-        for tp in partitions
-        if not can_be_a_topic(tp.topic)
-    }
+    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_impossible(partitions)}
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
     starts = await _edge(client, leaders, asked, EARLIEST, deadline)
     ends = await _edge(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
@@ -76,6 +72,26 @@ async def log_ranges(
             assert end is not None  # asked for, since it has a start
             found[tp] = LogRange(start, end)
     return found
+
+
+async def offsets_for_time(
+    client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
+) -> dict[TopicPartition, int | OffsetMgrError | None]:
+    """The first offset whose record's timestamp is at or after ``timestamp_ms``, None where there is none; one outcome
+    a partition. Raises only if no broker was ever reached."""
+    impossible = _impossible(partitions)
+    asked = [tp for tp in dict.fromkeys(partitions) if tp not in impossible]
+    found = await _edge(client, Leaders(client), asked, timestamp_ms, deadline)
+    return {**impossible, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
+
+
+def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
+    """The errors of partitions whose topic's name Kafka cannot have."""
+    return {
+        tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
+        for tp in partitions
+        if not can_be_a_topic(tp.topic)
+    }
 
 
 async def _edge(

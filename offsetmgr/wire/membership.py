@@ -33,6 +33,7 @@ from offsetmgr.wire.client import Client, backoff, commit_outcomes
 from offsetmgr.wire.connection import Connection
 from offsetmgr.wire.errors import RETRIABLE, kafka_error
 from offsetmgr.wire.node import Lane
+from offsetmgr.wire.releases import DELETES_OFFSETS
 from offsetmgr.wire.requests import FetchedGroup
 
 R = TypeVar("R", bound=Payload)
@@ -56,6 +57,11 @@ class Membership:
     member_id: str
     generation: int
     instance_id: str | None = None
+
+
+def no_member(group: str) -> Membership:
+    """Whoever commits without being a member: an empty group takes it."""
+    return Membership(group, "", -1)
 
 
 def group_active(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
@@ -181,9 +187,15 @@ async def commit(
 
 
 async def delete(
-    connection: Connection, group: str, partitions: Sequence[TopicPartition], deadline: float
+    connection: Connection, mine: Membership, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Deletes commits; the request carries no generation, but nobody else can commit while we are the member."""
+    """Deletes commits; the request carries no generation, but nobody else can commit while we are the member.
+
+    A broker that cannot delete single offsets is made to let them expire.
+    """
+    group = mine.group
+    if not DELETES_OFFSETS.on(connection.versions):
+        return await _expire(connection, mine, partitions, deadline)
     answer = await connection.call(
         member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline)
     )
@@ -194,6 +206,34 @@ async def delete(
         for part in topic.partitions:
             tp = TopicPartition(str(topic.name), int(part.partition_index))
             outcomes[tp] = kafka_error(int(part.error_code), f"group {group}, {tp}") if part.error_code else None
+    return outcomes
+
+
+async def _expire(
+    connection: Connection, mine: Membership, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, OffsetMgrError | None]:
+    """Commits what is committed once more, with a life that is over."""
+    from offsetmgr.wire.older import expire_offsets
+
+    found = await fetch(connection, mine.group, partitions, deadline)
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {tp: found.errors.get(tp) for tp in partitions}
+    topics: dict[str, list[dict[str, object]]] = {}
+    for tp, committed in found.offsets.items():
+        part = {"partition_index": tp.partition, "committed_offset": committed.offset}
+        topics.setdefault(tp.topic, []).append({**part, "committed_metadata": committed.metadata})
+    if not topics:
+        return outcomes
+    commit = {
+        "group_id": mine.group,
+        "generation_id_or_member_epoch": mine.generation,
+        "member_id": mine.member_id,
+        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+    answer = await expire_offsets(connection, commit, _left(deadline))
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
+            outcomes[tp] = kafka_error(code, f"delete in group {mine.group}, {tp}") if code else None
     return outcomes
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from offsetmgr.errors import TimedOut
 from offsetmgr.wire.connection import Address, Connection
+from offsetmgr.wire.releases import Versions
 from offsetmgr.wire.security import Security
 
 BUSY_LANES: Final = 32
@@ -41,7 +42,7 @@ class Node:
         self.address = address
         self._security = security
         self._shared: Connection | None = None
-        self._versions: dict[int, tuple[int, int]] | None = None
+        self._versions: Versions | None = None
         self._opening = asyncio.Lock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
@@ -50,7 +51,9 @@ class Node:
     async def connection(self, deadline: float) -> Connection:
         """The shared connection. Raises as `Connection.open`."""
         async with self._opening:
-            if self._shared is None or self._shared.closed:
+            if self._shared is not None and self._shared.closed:
+                self._shared = self._versions = None  # it may come back as another release
+            if self._shared is None:
                 self._shared = await self.open(deadline)
             return self._shared
 

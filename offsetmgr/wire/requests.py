@@ -1,8 +1,8 @@
 """The requests that we send and the answers that we read, in the model's terms; pure, no I/O.
 
-One fixed version of each: the lowest that carries what we need, so that one code path serves brokers from Kafka 3.0
-(FindCoordinator v4 and OffsetFetch v8 ask for many groups at once, KIP-699, KIP-709) to 4.x, which removed only
-versions older than these (KIP-896).
+One fixed version of each: the lowest that carries what we need. Brokers from 3.0 to 4.x speak these (FindCoordinator v4
+and OffsetFetch v8 ask for many groups at once, KIP-699, KIP-709; 4.0 removed only older ones, KIP-896). For brokers
+before 3.0 `older` translates them.
 """
 
 from __future__ import annotations
@@ -39,26 +39,17 @@ from offsetmgr.wire.errors import kafka_error
 OFFSET_COMMIT: Final = (8, 7)
 CONSUMER_GROUP_DESCRIBE: Final = 69
 
-NEEDED: Final[Mapping[int, tuple[str, int]]] = {
+NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
     3: ("Metadata", 8),
     9: ("OffsetFetch", 8),
     8: ("OffsetCommit", 7),
     10: ("FindCoordinator", 4),
-    11: ("JoinGroup", 5),
-    12: ("Heartbeat", 3),
-    13: ("LeaveGroup", 3),
-    14: ("SyncGroup", 3),
     15: ("DescribeGroups", 4),
     16: ("ListGroups", 4),
     42: ("DeleteGroups", 1),
     47: ("OffsetDelete", 0),
 }
-"""Versions that a broker must speak, by API key."""
-
-NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
-    key: needed for key, needed in NEEDED.items() if key not in (11, 12, 13, 14)
-}
-"""The same for offset managers, whose groups have no members."""
+"""Versions that an offset manager must speak, by API key."""
 
 _PARTITION: Final = struct.Struct(">iqih")
 _STRING: Final = struct.Struct(">h")
@@ -85,10 +76,10 @@ def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
     return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups))
 
 
-def metadata(topics: Sequence[str] = ()) -> MetadataRequest:
-    """Asks for the brokers, and for these topics only."""
+def metadata(topics: Sequence[str] | None = ()) -> MetadataRequest:
+    """Asks for the brokers, and for these topics only (None: for all)."""
     return MetadataRequest(
-        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
+        topics=None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
@@ -201,6 +192,11 @@ def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription
             for member in answer.members
         ),
     )
+
+
+def undescribed(group: str, coordinator: str) -> GroupDescription:
+    """A group of a broker that knows no members (0.8.2)."""
+    return GroupDescription(group, "UNKNOWN", "", "", coordinator, ())
 
 
 def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:

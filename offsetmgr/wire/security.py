@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offsetmgr.errors import ConfigError, UnsupportedOperation
+from offsetmgr.wire.releases import Versions, fallback
 from offsetmgr.wire.sasl import Mechanism, mechanism
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -25,6 +26,8 @@ class Security:
     sasl: tuple[str, str, str] | None = field(default=None, repr=False)
     """Mechanism, user name, password."""
     client_id: str = "offsetmgr"
+    assumed_versions: Versions | None = None
+    """What the brokers speak, where ``broker.version.fallback`` names a release before 0.10.0."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
@@ -42,7 +45,8 @@ class Security:
             name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
             sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
             mechanism(*sasl)
-        return cls(tls, check, sasl, properties.get("client.id", "offsetmgr"))
+        assumed = fallback(properties.get("broker.version.fallback", ""))
+        return cls(tls, check, sasl, properties.get("client.id", "offsetmgr"), assumed)
 
     def login(self) -> Mechanism | None:
         """A fresh SASL exchange, or None where the connection needs none."""

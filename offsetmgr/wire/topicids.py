@@ -11,8 +11,8 @@ from kio.schema.types import TopicName
 
 from offsetmgr.model import can_be_a_topic
 from offsetmgr.wire.client import Client, remaining
+from offsetmgr.wire.releases import TELLS_TOPIC_IDS
 
-_METADATA: Final = 3
 _TOPICS_AT_ONCE: Final = 5000
 
 
@@ -22,7 +22,7 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
     Raises as `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)
-    if connection.versions.get(_METADATA, (0, 0))[1] < 12:
+    if not TELLS_TOPIC_IDS.on(connection.versions):
         return {}
     found: dict[str, str] = {}
     names = None if topics is None else sorted(filter(can_be_a_topic, topics))

@@ -17,6 +17,7 @@ from kio.index import load_response_schema
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.wire.client import Client
 from offsetmgr.wire.connection import Address, Connection, Encoded
+from offsetmgr.wire.releases import Capability
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.serverside import encode_request
 
@@ -89,6 +90,13 @@ class Upstream:
             answer = await self._metadata([])
             self._cluster_id = answer.cluster_id
         return self._cluster_id
+
+    async def require(self, capability: Capability) -> None:
+        """Raises `UnsupportedOperation` where a broker of the cluster lacks it, and where one does not answer."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        for address, versions in (await self._client.spoken(deadline)).items():
+            if not capability.on(versions):
+                raise capability.refusal(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
         """The topics of these names and ids, each with its error; None: all that there are. Creates none.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from processes import Commands
 
 from offsetmgr.model import Absent, BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -18,7 +19,6 @@ from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.session import ZookeeperSession
 from offsetmgr.zookeeper.transactions import Create, State
 from tests.conftest import MakeTopic
-from tests.integration.processes import Commands
 
 pytestmark = pytest.mark.servers
 

@@ -80,6 +80,9 @@ class OneLog:
     def cluster_id(self) -> str:
         return self.id
 
+    def brokers(self) -> frozenset[str]:
+        return frozenset({"one-log:9092"})
+
     def topics(self, names: Iterable[str] | None = None) -> dict[str, int]:
         return dict.fromkeys(names or (), 8)
 

@@ -57,6 +57,9 @@ class Logs:
     def cluster_id(self) -> str | None:
         return "cluster"
 
+    def brokers(self) -> frozenset[str]:
+        return frozenset({"broker:9092"})
+
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
         return {name: 2 for name in names or () if name == "t"}
 

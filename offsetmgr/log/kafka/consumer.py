@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import confluent_kafka as ck
 
-from offsetmgr.cluster.kafka import error_of
+from offsetmgr.cluster.librdkafka import error_of
 from offsetmgr.errors import OffsetMgrError, ServerError
 from offsetmgr.log.base import CorruptRecords
 from offsetmgr.log.kafka.settings import SILENT

@@ -14,7 +14,7 @@ from typing import Any, Final
 import confluent_kafka as ck
 from confluent_kafka import admin as ck_admin
 
-from offsetmgr.cluster.kafka import Admin
+from offsetmgr.cluster.librdkafka import Admin
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import (
     AuthenticationFailed,

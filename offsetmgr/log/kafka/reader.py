@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import confluent_kafka as ck
 
-from offsetmgr.cluster.kafka import error_of
+from offsetmgr.cluster.librdkafka import error_of
 from offsetmgr.errors import TimedOut
 from offsetmgr.log.base import LogClosed, LogRecord
 from offsetmgr.log.kafka.consumer import AssignedConsumer, Message

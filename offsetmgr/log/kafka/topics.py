@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import confluent_kafka as ck
 from confluent_kafka import admin as ck_admin
 
-from offsetmgr.cluster.kafka import Admin, error_of
+from offsetmgr.cluster.librdkafka import Admin, error_of
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition
 from offsetmgr.log.topic import FoundTopic
@@ -55,7 +55,9 @@ class Topics:
         self._admin.client()
         if not self._admin.brokers:
             return None
-        settings = self._settings(_ConfigResource(_ResourceType.BROKER, str(self._admin.brokers[0])), self._left() / 2)
+        settings = self._settings(
+            _ConfigResource(_ResourceType.BROKER, str(next(iter(self._admin.brokers)))), self._left() / 2
+        )
         entry = None if isinstance(settings, OffsetMgrError) else settings.get("offsets.topic.replication.factor")
         return int(entry.value) if entry is not None and entry.value else None
 

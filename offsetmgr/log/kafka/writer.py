@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 
 import confluent_kafka as ck
 
-from offsetmgr.cluster.kafka import error_of
+from offsetmgr.cluster.librdkafka import error_of
 from offsetmgr.errors import CoordinatorNotAvailable, OffsetMgrError, TimedOut
 from offsetmgr.log.base import Fenced, LogClosed, NotWritten, OutcomeUnknown, TooLarge
 from offsetmgr.log.kafka.ends import KnownEnds

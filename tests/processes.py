@@ -1,4 +1,4 @@
-"""Commands of offsetmgr as processes, for the tests of this folder: what people type, and what they are told."""
+"""Commands of offsetmgr as processes, for tests: what people type, and what they are told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 OFFSETMGR = (sys.executable, "-m", "offsetmgr")
-TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
+TIMED = (sys.executable, str(Path(__file__).with_name("timed_command.py")))
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:

@@ -1,0 +1,67 @@
+"""``offsetmgr cluster``: the brokers of a cluster, their releases, and what offsetmgr can do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.errors import UnsupportedOperation
+
+if TYPE_CHECKING:
+    from offsetmgr.wire.brokers import Broker
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka cluster's brokers.")
+
+BROKERS: Final = (Column("broker", right=True), Column("address"), Column("release"))
+CAPABILITIES: Final = (Column("capability"), Column("since"), Column("on"), Column("without", optional=True))
+EACH: Final = (*BROKERS, *CAPABILITIES)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps ``describe`` a command of its own."""
+
+
+@app.command()
+@connected
+def describe(connect: Connect, output: Format = OutputFormat.TABLE) -> None:
+    """Print the release and the capabilities of each broker.
+
+    Brokers do not tell their release: it is told by the versions of the requests that they speak, and is the oldest of
+    the releases that speak these. JSON and CSV have a row for each broker and capability.
+    """
+    from offsetmgr.cluster.kafka import KafkaCluster
+
+    cluster = connect.cluster("cluster describe")
+    if not isinstance(cluster, KafkaCluster):
+        raise UnsupportedOperation("cluster describe", "offsetmgr cannot log in to these brokers by itself")
+    brokers = cluster.describe_brokers()
+    if output is not OutputFormat.TABLE:
+        write_rows(EACH, _each(brokers), output)
+        return
+    write_rows(BROKERS, ((broker.id, broker.address, broker.release) for broker in brokers), output)
+    print()
+    write_rows(CAPABILITIES, _together(brokers), output)
+    if len({broker.release for broker in brokers}) > 1:
+        note("the brokers are of several releases: what only some of them can do is left out or done another way")
+
+
+def _each(brokers: Iterable[Broker]) -> Iterator[tuple[Any, ...]]:
+    for broker in brokers:
+        for capability in broker.capabilities:
+            has = capability.on(broker.versions)
+            row = (broker.id, broker.address, broker.release)
+            yield (*row, capability.name, capability.since, has, None if has else capability.without or "refused")
+
+
+def _together(brokers: list[Broker]) -> Iterator[tuple[Any, ...]]:
+    for capability in brokers[0].capabilities if brokers else ():
+        having = [str(broker.id) for broker in brokers if capability.on(broker.versions)]
+        everywhere, nowhere = len(having) == len(brokers), not having
+        on = "yes" if everywhere else "no" if nowhere else f"on {', '.join(having)}"
+        without = None if everywhere else capability.without or "what needs it is refused"
+        yield capability.name, capability.since, on, without

@@ -1,0 +1,38 @@
+"""The brokers of a cluster: where they listen, and what each of them speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from kio.schema.metadata.v8.response import MetadataResponse
+
+from offsetmgr.wire import requests
+from offsetmgr.wire.client import Client, remaining
+from offsetmgr.wire.connection import Address
+from offsetmgr.wire.releases import CAPABILITIES, Capability, Versions, release
+
+
+class Broker(NamedTuple):
+    """One broker. ``id`` is -1 where the cluster does not tell it (0.8.2 without topics)."""
+
+    id: int
+    address: Address
+    versions: Versions
+    release: str
+    """The oldest release that speaks these versions, as far as they tell releases apart."""
+    capabilities: tuple[Capability, ...]
+    """All that there are: `Capability.on` says whether the broker has one."""
+
+
+async def describe_brokers(client: Client, deadline: float) -> list[Broker]:
+    """Every broker of the cluster, by id. Raises where one does not answer."""
+    connection = await client.any_connection(deadline)
+    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
+    places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    spoken = await asyncio.gather(*(client.versions(address, deadline) for address in places.values()))
+    found = (
+        Broker(number, address, versions, release(versions), CAPABILITIES)
+        for (number, address), versions in zip(places.items(), spoken, strict=True)
+    )
+    return sorted(found, key=lambda broker: broker.id)

@@ -1,0 +1,251 @@
+"""What `scripts/broker_table` does: each capability is tried on a real broker of each release."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.config import ConnectionConfig
+from offsetmgr.errors import AuthenticationFailed, OffsetMgrError, PartialFailure
+from offsetmgr.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
+from offsetmgr.sandbox.broker import BROKER_JARS
+from offsetmgr.stores.base import Change, GroupEdit
+from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.wire import releases
+from offsetmgr.wire.releases import CAPABILITIES, Capability
+
+FILE: Final = Path(__file__).parents[1] / "docs" / "reference" / "brokers.md"
+BEGIN, END = "<!-- scripts/broker_table -->\n", "<!-- end -->\n"
+TP: Final = TopicPartition("tried", 0)
+_ADDRESS: Final = re.compile(r" 127\.0\.0\.1:\d+")
+
+
+class Lacking(Exception):
+    """The broker lacks the capability, and offsetmgr does something else instead."""
+
+
+@dataclass
+class Broker:
+    """A broker of a release with a topic of one partition, and what talks to it."""
+
+    release: str
+    broker: KafkaBroker
+    store: KafkaStore
+    cluster: KafkaCluster
+
+    def commit(self, group: str, offset: int = 5, epoch: int | None = None) -> None:
+        self.store.commit(group, {TP: OffsetAndMetadata(offset, leader_epoch=epoch)})
+
+    def held(self, group: str) -> Committed | None:
+        found = self.store.fetch(group).get(TP)
+        return found if isinstance(found, Committed) else None
+
+    # --- one method a capability: returns where it works ---------------------------------------------
+
+    def reads_committed_offsets(self) -> None:
+        self.commit("read")
+        assert isinstance(self.store.fetch("read", [TP])[TP], Committed)
+
+    def commits_offsets(self) -> None:
+        self.commit("committed")
+
+    def reads_all_offsets_of_a_group(self) -> None:
+        self.commit("all")
+        assert self.held("all") is not None
+        self._unless(releases.READS_ALL_OFFSETS)
+
+    def describes_members(self) -> None:
+        self.commit("described")
+        found = self.cluster.describe_groups(["described"])["described"]
+        assert isinstance(found, GroupDescription)
+        assert (found.state == "UNKNOWN") == (not releases.DESCRIBES_MEMBERS.on(self._versions()))
+        self._unless(releases.DESCRIBES_MEMBERS)
+
+    def holds_the_group_lock(self) -> None:
+        (result,) = self.store.edit([GroupEdit("locked", {TP: Change(OffsetAndMetadata(7))})])
+        assert not result.failures
+        assert result.atomic == releases.HOLDS_LOCK.on(self._versions())
+        self._unless(releases.HOLDS_LOCK)
+
+    def lists_groups(self) -> None:
+        self.commit("listed")
+        assert "listed" in set(self.store.groups())
+        self._unless(releases.LISTS_GROUPS)
+
+    def finds_offsets_by_time(self) -> None:
+        found = self.cluster.offsets_for_time([TP], 1)[TP]
+        if isinstance(found, OffsetMgrError):
+            raise found
+
+    def tells_the_clusters_id(self) -> None:
+        assert bool(self.cluster.cluster_id()) == releases.TELLS_CLUSTER_ID.on(self._versions())
+        self._unless(releases.TELLS_CLUSTER_ID)
+
+    def tells_its_settings(self) -> None:
+        told = self.cluster.broker_setting(self.broker.broker_id, "offsets.retention.minutes")
+        assert (told is not None) == releases.TELLS_SETTINGS.on(self._versions())
+        self._unless(releases.TELLS_SETTINGS)
+
+    def fences_writers(self) -> None:
+        """An offset manager starts, or is refused."""
+        serve = [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", self.broker.bootstrap]
+        serve += ["--listen", "127.0.0.1:0", "--partitions", "1", "--replication-factor", "1"]
+        with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "serving" in line:
+                    process.terminate()
+                    process.communicate(timeout=30)
+                    return
+                if line.startswith("error: "):
+                    raise Lacking(line.removeprefix("error: ").strip())
+        raise AssertionError("the manager ended without a word")
+
+    def takes_sasl_logins_as_requests(self) -> None:
+        """A login is refused before 1.0; after that it is answered, here by a port that wants none."""
+        login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
+        config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
+        with KafkaStore(self.broker.bootstrap, config) as store:
+            try:
+                list(store.groups())
+            except AuthenticationFailed:
+                return
+        raise AssertionError("a login was taken by a port that wants none")
+
+    def deletes_groups(self) -> None:
+        self.commit("deleted")
+        self.store.delete_group("deleted")
+        if releases.DELETES_GROUPS.on(self._versions()):
+            assert self.held("deleted") is None
+        self._unless(releases.DELETES_GROUPS)
+
+    def keeps_leader_epochs(self) -> None:
+        self.commit("epoch", epoch=0)
+        held = self.held("epoch")
+        assert held is not None
+        assert (held.leader_epoch == 0) == releases.KEEPS_EPOCHS.on(self._versions())
+        self._unless(releases.KEEPS_EPOCHS)
+
+    def keeps_a_members_place_by_name(self) -> None:
+        if releases.HOLDS_LOCK.on(self._versions()):
+            first = self.store.hold("held", holder="me")
+            if releases.KEEPS_PLACES.on(self._versions()):
+                second = self.store.hold("held", holder="me")
+                assert second.replaced
+                second.release()
+            first.release()
+        self._unless(releases.KEEPS_PLACES)
+
+    def deletes_single_offsets(self) -> None:
+        self.commit("erased")
+        self.store.delete("erased", [TP])
+        assert (self.held("erased") is None) == releases.DELETES_OFFSETS.on(self._versions())
+        self._unless(releases.DELETES_OFFSETS)
+
+    def tells_of_open_transactions(self) -> None:
+        if releases.FENCES_WRITERS.on(self._versions()):
+            settings = {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
+            producer = Producer({**settings, "transactional.id": "tried"})
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            consumer = Consumer({**settings, "group.id": "pending"})
+            where = [KafkaPartition(TP.topic, TP.partition, 3)]
+            producer.send_offsets_to_transaction(where, consumer.consumer_group_metadata(), 30)
+            consumer.close()
+            unreadable: object = None
+            try:
+                self.store.fetch("pending", [TP])
+            except PartialFailure as failure:
+                unreadable = failure
+            producer.abort_transaction(30)
+            assert (unreadable is not None) == releases.SEES_TRANSACTIONS.on(self._versions())
+        else:
+            raise Lacking("there are no transactions")
+        self._unless(releases.SEES_TRANSACTIONS)
+
+    def tells_topic_ids(self) -> None:
+        assert bool(self.store.topic_ids([TP.topic])) == releases.TELLS_TOPIC_IDS.on(self._versions())
+        self._unless(releases.TELLS_TOPIC_IDS)
+
+    def _versions(self) -> releases.Versions:
+        return self.cluster.describe_brokers()[0].versions
+
+    def _unless(self, capability: Capability) -> None:
+        """What was tried worked; here, because offsetmgr does it in another way where the broker lacks it."""
+        if not capability.on(self._versions()):
+            raise Lacking(capability.without)
+
+
+def method_of(capability: Capability, broker: Broker) -> Callable[[], None]:
+    """The method that tries it: its name is the capability's."""
+    found: Callable[[], None] = getattr(broker, capability.name.replace("'", "").replace(" ", "_"))
+    return found
+
+
+def tried(broker: Broker) -> dict[str, str]:
+    """Each capability with what was found."""
+    found = {}
+    for capability in CAPABILITIES:
+        try:
+            method_of(capability, broker)()
+            found[capability.name] = "works"
+        except Lacking as lacking:
+            found[capability.name] = _ADDRESS.sub("", str(lacking)) or "no"
+        except OffsetMgrError as error:
+            found[capability.name] = f"refused: {_ADDRESS.sub('', str(error))}"
+    return found
+
+
+def table() -> str:
+    columns: dict[str, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory() as folder, ZooKeeperServer(Path(folder) / "zookeeper") as zookeeper:
+        for release in BROKER_JARS:
+            where = f"{zookeeper.connect}/{release}"
+            config = {"offsets.topic.num.partitions": 4}
+            with KafkaBroker(Path(folder) / release, zookeeper=where, version=release, config=config) as broker:
+                print(f"trying Kafka {release}", file=sys.stderr)
+                create_topic(TP.topic, 1, zookeeper=where, bootstrap=broker.bootstrap, version=release)
+                settings = ConnectionConfig(timeout_ms=20_000)
+                with (
+                    KafkaStore(broker.bootstrap, settings) as store,
+                    KafkaCluster(broker.bootstrap, settings) as cluster,
+                ):
+                    while not isinstance(cluster.log_ranges([TP])[TP], LogRange):
+                        time.sleep(0.1)
+                    columns[release] = tried(Broker(release, broker, store, cluster))
+    lines = [f"| capability | since | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for capability in CAPABILITIES:
+        cells = " | ".join(column[capability.name] for column in columns.values())
+        lines.append(f"| {capability.name} | {capability.since} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    text = FILE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    old, _, after = rest.partition(END)
+    found = "\n" + table() + "\n"
+    if "--check" in sys.argv[1:]:
+        if found != old:
+            print(f"{FILE.name} does not have what was found; run scripts/broker_table:\n{found}", file=sys.stderr)
+            return 1
+        return 0
+    FILE.write_text(f"{before}{BEGIN}{found}{END}{after}", encoding="utf-8")
+    print(f"wrote {FILE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

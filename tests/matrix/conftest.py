@@ -1,0 +1,80 @@
+"""Real brokers of older releases, each under a chroot of its own in one ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from matrix_worlds import RELEASES, has_leaders
+
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
+
+SETTINGS = {
+    "offsets.topic.num.partitions": 8,
+    # What was deleted by letting it expire is gone after a second instead of ten minutes.
+    "offsets.retention.check.interval.ms": 1000,
+}
+
+
+@dataclass(frozen=True)
+class Era:
+    """A cluster of one release: ``zookeeper`` is its connect string with the chroot."""
+
+    release: str
+    zookeeper: str
+    broker: KafkaBroker
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap
+
+    def make_topic(self, name: str, partitions: int = 1) -> str:
+        """Creates a topic with the release's own tool, and returns its name once it can be used."""
+        create_topic(name, partitions, zookeeper=self.zookeeper, bootstrap=self.bootstrap, version=self.release)
+        deadline = time.monotonic() + 30
+        while not has_leaders(self.bootstrap, name, partitions):
+            assert time.monotonic() < deadline, f"{name} has no leaders after 30 s"
+        return name
+
+
+@pytest.fixture(scope="session")
+def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Era]]:
+    """Gives the cluster of a release. The last one asked for runs; another one takes its place."""
+    running: list[Era] = []
+
+    def start(release: str) -> Era:
+        if running and running[0].release == release:
+            return running[0]
+        stop()
+        where = f"{zookeeper.connect}/era-{release}"
+        folder = tmp_path_factory.mktemp(f"kafka-{release}")
+        running.append(Era(release, where, KafkaBroker(folder, zookeeper=where, version=release, config=SETTINGS)))
+        running[0].broker.start()
+        return running[0]
+
+    def stop() -> None:
+        while running:
+            running.pop().broker.stop()
+
+    yield start
+    stop()
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def era(request: pytest.FixtureRequest, start_era: Callable[[str], Era]) -> Era:
+    """A cluster of each release in turn."""
+    return start_era(request.param)
+
+
+@pytest.fixture(scope="module", params=[release for release in RELEASES if release != "0.8.2.2"])
+def later_era(request: pytest.FixtureRequest, start_era: Callable[[str], Era]) -> Era:
+    """A cluster of each release from 0.9 on."""
+    return start_era(request.param)
+
+
+@pytest.fixture(scope="module")
+def era_082(start_era: Callable[[str], Era]) -> Era:
+    """A cluster of brokers 0.8.2."""
+    return start_era("0.8.2.2")

@@ -1,0 +1,180 @@
+"""The main job on each release, with its own consumers, while offsetmgr and the broker are killed at random.
+
+A group of old consumers leaves ZooKeeper: plan, apply, dual commit, Kafka alone. Every record is consumed exactly once,
+because consumers stop cleanly and nothing that is killed moves an offset. A second group, which nobody consumes, is
+applied and rolled back; its offsets end as they were.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from matrix_worlds import RELEASES, has_leaders, librdkafka_settings
+from processes import Commands, wait_for
+
+from offsetmgr.errors import OffsetMgrError
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
+from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
+from offsetmgr.stores.uri import open_store
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+ROUNDS = 20 if SOAK else 2
+PARTITIONS = 4
+GROUPS = 30
+"""Groups that nobody consumes, applied and rolled back beside the one that consumes."""
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(7200 if SOAK else 600)]
+
+
+class Cluster:
+    """A broker of its own, which is killed and started again on its port."""
+
+    def __init__(self, folder: Path, zookeeper: str, release: str) -> None:
+        config = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
+        self.release, self.zookeeper = release, zookeeper
+        self.broker = KafkaBroker(folder, zookeeper=zookeeper, version=release, config=config)
+
+    @contextmanager
+    def killed_now_and_then(self, chance: random.Random) -> Iterator[None]:
+        """SIGKILL after some moments, and a start after it; as long as the block lasts, and up again at its end."""
+        ended = threading.Event()
+
+        def kill() -> None:
+            while not ended.wait(chance.uniform(0.2, 2.0)):
+                self.broker.kill()
+                time.sleep(chance.uniform(0.0, 0.5))  # what is tried is the moment
+                self.broker.start()
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_record_is_consumed_once_and_rollback_is_exact(
+    zookeeper: ZooKeeperServer, release: str, unique: str, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("OFFSETMGR_SEED", "1"))
+    where = f"{zookeeper.connect}/{unique}"
+    cluster = Cluster(tmp_path / "broker", where, release)
+    with cluster.broker:
+        for number in range(ROUNDS):
+            one_round(cluster, random.Random(f"{seed}-{release}-{number}"), f"{unique}-{number}", tmp_path)
+
+
+def one_round(cluster: Cluster, chance: random.Random, name: str, folder: Path) -> None:
+    broker = cluster.broker
+    zk, kafka = f"zookeeper://{cluster.zookeeper}", f"kafka://{broker.bootstrap}"
+    create_topic(name, PARTITIONS, zookeeper=cluster.zookeeper, bootstrap=broker.bootstrap, version=cluster.release)
+    wait_for(lambda: has_leaders(broker.bootstrap, name, PARTITIONS), f"{name} has leaders")
+    group, commands = f"{name}-live", Commands(folder)
+    idle = [f"{name}-idle-{n}" for n in range(GROUPS)]
+    before = {idle[0]: {0: 1}}
+    produced = produce(cluster, name, 200)
+    with open_store(zk) as store:
+        for one in idle:
+            store.commit(one, {TopicPartition(name, p): OffsetAndMetadata(5 + p) for p in range(PARTITIONS)})
+    with open_store(kafka) as store:
+        store.commit(idle[0], {TopicPartition(name, 0): OffsetAndMetadata(1)})
+    version = cluster.release if cluster.release in OLD_CONSUMERS else "0.10.2.2"
+    consumers = [
+        OldConsumer(
+            folder / f"{name}-{n}",
+            zookeeper=cluster.zookeeper,
+            group=group,
+            topic=name,
+            auto_commit_interval_ms=200,
+            version=version,
+        )
+        for n in range(2)
+    ]
+    with ExitStack() as stack:
+        for consumer in consumers:
+            stack.enter_context(consumer)
+        wait_for(lambda: len(seen(consumers)) == produced, "the first records are consumed")
+        for plan, which in (("live", group), ("idle", f"{name}-idle-*")):
+            commands.run("migrate", "plan", "--from", zk, "--to", kafka, "--group", which, "-o", f"{name}-{plan}.json")
+        with cluster.killed_now_and_then(chance):
+            for plan in ("live", "idle"):
+                until_done(commands, chance, "migrate", "apply", f"{name}-{plan}.json", "--yes")
+        commands.run("migrate", "verify", f"{name}-idle.json")
+        for storage, dual in (("kafka", True), ("kafka", False)):
+            for consumer in consumers:
+                consumer.stop()
+                consumer.offsets_storage, consumer.dual_commit = "kafka", dual
+                assert storage == consumer.offsets_storage
+                consumer.start()
+            produced += produce(cluster, name, 200)
+            expected = produced
+            wait_for(lambda expected=expected: len(seen(consumers)) == expected, "the next records are consumed")
+        commands.run("migrate", "verify", f"{name}-live.json")
+        with cluster.killed_now_and_then(chance):
+            until_done(commands, chance, "migrate", "rollback", f"{name}-idle.json", "--yes")
+    assert Counter(seen(consumers).values()) == {1: produced}, "a record was consumed twice"
+    restored(kafka, idle, before, at_once=cluster.release == "2.8.2", never=cluster.release == "0.8.2.2")
+
+
+def produce(cluster: Cluster, topic: str, records: int) -> int:
+    """Records over all partitions, and how many."""
+    settings = {"bootstrap.servers": cluster.broker.bootstrap, "acks": "all", "log_level": 0}
+    producer = Producer({**settings, **librdkafka_settings(cluster.release)})
+    for number in range(records):
+        producer.produce(topic, value=str(number), partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+    return records
+
+
+def seen(consumers: list[OldConsumer]) -> Counter[tuple[int, int]]:
+    """How often the record at each offset of each partition was consumed."""
+    return Counter((m.partition, m.offset) for consumer in consumers for m in consumer.messages())
+
+
+def until_done(commands: Commands, chance: random.Random, *arguments: str) -> None:
+    """Runs a command again and again, killing it at random the first times, until it ends by itself with 0."""
+    for attempt in range(30):
+        process = commands.start(*arguments)
+        if attempt < 3:
+            time.sleep(chance.uniform(0.2, 1.5))  # what is tried is the moment
+            process.kill()
+        out, err = process.communicate(timeout=120)
+        assert "Traceback" not in err
+        if process.returncode == 0:
+            return
+    raise AssertionError(f"{arguments[1]} did not end well after 30 attempts: {out}{err}")
+
+
+def restored(kafka: str, groups: list[str], before: dict[str, dict[int, int]], *, at_once: bool, never: bool) -> None:
+    """The groups hold what they held before. Offsets that were created are gone, expire soon, or (0.8.2) are left to
+    the broker's check every 10 minutes."""
+
+    def held(group: str) -> dict[int, int]:
+        try:
+            with open_store(kafka) as store:
+                found = store.fetch(group)
+        except OffsetMgrError:
+            return {-1: -1}
+        return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
+
+    for group in groups:
+        wanted = before.get(group, {})
+        if never:
+            found = held(group)
+            assert {partition: found.get(partition) for partition in wanted} == wanted
+        elif at_once:
+            assert held(group) == wanted
+        else:
+            wait_for(lambda group=group, wanted=wanted: held(group) == wanted, f"{group} is as it was before")

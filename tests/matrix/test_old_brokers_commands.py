@@ -1,0 +1,304 @@
+"""The commands of offsetmgr on brokers of older releases, and on clusters of two releases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from matrix_worlds import has_leaders
+from processes import Commands, wait_for
+
+from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic, java_tool
+from offsetmgr.sandbox.broker import BROKER_JARS
+from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.stores.uri import open_store
+
+if TYPE_CHECKING:
+    from matrix.conftest import Era
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+PARTITIONS = 2
+RECORDS = 40
+
+LACKS = {
+    "0.8.2.2": 15,
+    "0.9.0.1": 12,
+    "0.10.2.2": 9,
+    "1.1.1": 5,
+    "2.8.2": 0,
+}
+"""How many of the capabilities each release lacks."""
+
+
+def produce(bootstrap: str, topic: str, release: str, records: int = RECORDS) -> None:
+    """Records with the release's own producer; their keys spread them over the partitions."""
+    lines = "".join(f"key-{number}:{number}\n" for number in range(records))
+    where = ["--broker-list", bootstrap, "--topic", topic]
+    where += ["--property", "parse.key=true", "--property", "key.separator=:"]
+    done = java_tool(BROKER_JARS[release], "kafka.tools.ConsoleProducer", where, stdin=lines)
+    assert done.returncode == 0, done.stderr
+
+
+@dataclass
+class World:
+    """A cluster, a topic with records, and where commands run."""
+
+    zookeeper: str
+    kafka: str
+    bootstrap: str
+    topic: str
+    commands: Commands
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return ("--bootstrap-server", self.bootstrap)
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        done = self.commands.run(*arguments, code=code)
+        return done.stdout + done.stderr
+
+    def rows(self, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.commands.run(*arguments, "--format", "json").stdout)
+        return found
+
+    def commit(self, uri: str, group: str, offsets: dict[int, int]) -> None:
+        with open_store(uri) as store:
+            store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
+
+    def held(self, uri: str, group: str) -> dict[int, int]:
+        with open_store(uri) as store:
+            found = store.fetch(group)
+        return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
+
+
+@pytest.fixture
+def world(era: Era, unique: str, tmp_path: Path) -> World:
+    era.make_topic(unique, PARTITIONS)
+    produce(era.bootstrap, unique, era.release)
+    return World(f"zookeeper://{era.zookeeper}", f"kafka://{era.bootstrap}", era.bootstrap, unique, Commands(tmp_path))
+
+
+def test_the_release_and_the_capabilities_are_told(world: World, era: Era) -> None:
+    rows = world.rows("cluster", "describe", *world.servers)
+    assert {row["release"] for row in rows} == {era.release.rpartition(".")[0].replace("0.9.0", "0.9")}
+    assert sum(not row["on"] for row in rows) == LACKS[era.release]
+    assert "CAPABILITY" in world.run("cluster", "describe", *world.servers)
+
+
+def test_groups_and_offsets_are_listed_set_exported_compared_and_brought_back(world: World, unique: str) -> None:
+    at = ("--group", unique, *world.servers)
+    both = f"{world.topic}:0,1"
+    world.run("offsets", "set", *at, "--topic", both, "--to-offset", "0", "--new-group", "--execute", "--yes")
+    assert unique in [row["group"] for row in world.rows("groups", "list", *world.servers)]
+    assert {row["offset"] for row in world.rows("groups", "describe", *at)} == {0}
+    assert sum(row["lag"] for row in world.rows("offsets", "lag", *at)) == RECORDS
+    world.run("offsets", "export", "s.avro", *at)
+    said = world.run("offsets", "reset", *at, "--to-latest", "--all-topics", "--execute", "--yes")
+    assert "done: " in said
+    assert sum(world.held(world.kafka, unique).values()) == RECORDS
+    world.run("offsets", "diff", "--from", "file:s.avro", "--to", world.kafka, "--group", unique, code=1)
+    world.run("offsets", "import", "s.avro", *world.servers, "--allow-rewind", "--execute", "--yes")
+    assert set(world.held(world.kafka, unique).values()) == {0}
+    world.run("groups", "copy", unique, f"{unique}-2", *world.servers, "--execute", "--yes")
+    assert world.held(world.kafka, f"{unique}-2") == world.held(world.kafka, unique)
+    world.run("groups", "delete", "--group", f"{unique}-2", *world.servers, "--execute", "--yes")
+
+
+def test_a_reset_by_time_is_refused_by_the_capability_where_brokers_cannot_find_times(
+    world: World, era: Era, unique: str
+) -> None:
+    world.commit(world.kafka, unique, {0: 3, 1: 4})
+    reset = ("offsets", "reset", "--group", unique, *world.servers, "--to-datetime", "2020-01-01T00:00:00.000")
+    old = era.release in ("0.8.2.2", "0.9.0.1")
+    said = world.run(*reset, "--all-topics", "--execute", "--yes", code=1 if old else 0)
+    if old:
+        assert 'lacks the capability "finds offsets by time", which came with Kafka 0.10.1' in said
+    assert world.held(world.kafka, unique) == ({0: 3, 1: 4} if old else {0: 0, 1: 0})
+
+
+def test_a_migration_goes_there_and_back(world: World, unique: str) -> None:
+    world.commit(world.zookeeper, unique, {0: 5, 1: 6})
+    there = ("migrate", "plan", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
+    assert "logs    checked against Kafka cluster" in world.run(*there, "-o", "p.json")
+    world.run("migrate", "apply", "p.json", "--yes")
+    assert world.held(world.kafka, unique) == {0: 5, 1: 6}
+    assert "verified: 2 partitions" in world.run("migrate", "verify", "p.json")
+    world.run("migrate", "finalize", "p.json", "--window", "1", "--accept-idle")
+    world.commit(world.kafka, unique, {0: 7, 1: 8})
+    world.run("migrate", "rollback", "p.json", "--reverse-plan", "back.json")
+    world.run("migrate", "apply", "back.json", "--yes")
+    assert world.held(world.zookeeper, unique) == {0: 7, 1: 8}
+
+
+def test_a_rollback_restores_what_was_there_and_says_what_stays(world: World, era: Era, unique: str) -> None:
+    world.commit(world.kafka, unique, {0: 2})
+    world.commit(world.zookeeper, unique, {0: 5, 1: 6})
+    world.run("migrate", "plan", "--from", world.zookeeper, "--to", world.kafka, "--group", unique, "-o", "p.json")
+    world.run("migrate", "apply", "p.json", "--yes")
+    said = world.run("migrate", "rollback", "p.json", "--yes")
+    if era.release == "2.8.2":
+        assert world.held(world.kafka, unique) == {0: 2}
+        assert "rolled back: every offset is as it was before" in said
+    else:
+        assert world.held(world.kafka, unique)[0] == 2
+        assert "a deleted offset stays until the broker's next check for expired offsets" in said
+        if era.release != "0.8.2.2":
+            wait_for(lambda: world.held(world.kafka, unique) == {0: 2}, "the created offset expires")
+
+
+def test_a_mirror_follows_and_a_dual_store_reads_the_larger(world: World, unique: str) -> None:
+    world.commit(world.zookeeper, unique, {0: 5, 1: 6})
+    follow = ("migrate", "mirror", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
+    process = world.commands.start(*follow, "--interval", "1")
+    try:
+        wait_for(lambda: world.held(world.kafka, unique) == {0: 5, 1: 6}, "the mirror has copied")
+        world.commit(world.zookeeper, unique, {0: 9})
+        wait_for(lambda: world.held(world.kafka, unique) == {0: 9, 1: 6}, "the mirror has followed")
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert "Traceback" not in said
+    world.commit(world.kafka, unique, {1: 20})
+    dual = f"dual:?primary={world.zookeeper}&secondary={world.kafka}&read=larger"
+    rows = world.rows("offsets", "get", "--group", unique, "--store", dual)
+    assert {row["partition"]: row["offset"] for row in rows} == {0: 9, 1: 20}
+
+
+def test_a_manager_is_refused_at_its_start_where_writers_cannot_be_fenced(world: World, era: Era, unique: str) -> None:
+    topic = ("--offsets-topic", unique[-60:] + "-offsets", "--partitions", "2", "--replication-factor", "1")
+    serve = ("manager", "serve", *world.servers, "--listen", "127.0.0.1:0", *topic)
+    if era.release in ("0.8.2.2", "0.9.0.1", "0.10.2.2"):
+        said = world.run(*serve, code=1)
+        assert 'lacks the capability "fences writers", which came with Kafka 0.11' in said
+        return
+    process = world.commands.start(*serve)
+    assert process.stderr is not None
+    try:
+        line = next(line for line in process.stderr if "serving" in line)
+        listen = line.partition("listen=")[2].split()[0]
+        world.commit(f"manager://{listen}", unique, {0: 3})
+        assert world.held(f"manager://{listen}", unique) == {0: 3}
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@contextmanager
+def new_consumer(world: World, release: str, group: str, folder: Path) -> Iterator[None]:
+    """The release's own new consumer as a member of the group."""
+    settings = folder / "consumer.properties"
+    settings.write_text(f"group.id={group}\nenable.auto.commit=false\n", encoding="utf-8")
+    where = ["--bootstrap-server", world.bootstrap, "--topic", world.topic, "--consumer.config", str(settings)]
+    new = ["--new-consumer"] if release == "0.9.0.1" else []
+    import subprocess
+
+    from offsetmgr.sandbox import jars
+
+    command = java_command(
+        [jars.resolve(name) for name in BROKER_JARS[release]],
+        "kafka.tools.ConsoleConsumer",
+        [*new, *where],
+        jvm=QUICK_START,
+    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("release", ["0.9.0.1", "1.1.1"])
+def test_a_group_with_members_of_the_new_consumer_is_refused_with_their_names(
+    start_era: Any, release: str, unique: str, tmp_path: Path
+) -> None:
+    era = start_era(release)
+    era.make_topic(unique, PARTITIONS)
+    produce(era.bootstrap, unique, release)
+    world = World("", f"kafka://{era.bootstrap}", era.bootstrap, unique, Commands(tmp_path))
+    with new_consumer(world, release, unique, tmp_path):
+        describe = ("groups", "describe", "--group", unique, "--state", *world.servers)
+
+        def stable() -> bool:
+            done = world.commands.run(*describe, "--format", "json", code=None)
+            return done.returncode == 0 and json.loads(done.stdout)[0]["state"] == "STABLE"
+
+        wait_for(stable, "the consumer is a member")
+        edit = ("offsets", "set", "--group", unique, "--topic", f"{unique}:0", "--to-offset", "1", "--new-group")
+        assert "has active members: consumer-1" in world.run(*edit, *world.servers, "--execute", "--yes", code=1)
+
+
+@contextmanager
+def two_brokers(zookeeper: ZooKeeperServer, folder: Path, releases: tuple[str, str], name: str) -> Iterator[World]:
+    """One cluster of two brokers of different releases."""
+    where = f"{zookeeper.connect}/{name}"
+    old, new = releases
+    protocol = {"2.8.2": "2.8", "0.10.2.2": "0.10.2"}[old]
+    common = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
+    with ExitStack() as stack:
+        brokers = [
+            stack.enter_context(
+                KafkaBroker(
+                    folder / f"broker-{number}",
+                    zookeeper=where,
+                    broker_id=number,
+                    version=release,
+                    config={**common, "inter.broker.protocol.version": protocol},
+                )
+            )
+            for number, release in enumerate(releases)
+        ]
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        create_topic(name, PARTITIONS, zookeeper=where, bootstrap=bootstrap, version=old)
+        wait_for(lambda: has_leaders(bootstrap, name, PARTITIONS), f"{name} has leaders")
+        produce(bootstrap, name, old)
+        assert new
+        yield World(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, name, Commands(folder))
+
+
+@pytest.mark.parametrize("releases", [("2.8.2", "3.9.1"), ("0.10.2.2", "1.1.1")])
+def test_a_cluster_of_two_releases_is_served_as_one(
+    zookeeper: ZooKeeperServer, releases: tuple[str, str], unique: str, tmp_path: Path
+) -> None:
+    with two_brokers(zookeeper, tmp_path, releases, unique) as world:
+        assert "the brokers are of several releases" in world.run("cluster", "describe", *world.servers)
+        test_groups_and_offsets_are_listed_set_exported_compared_and_brought_back(world, unique)
+        test_a_migration_goes_there_and_back(world, f"{unique}-m")
+        test_a_mirror_follows_and_a_dual_store_reads_the_larger(world, f"{unique}-d")
+
+
+def test_a_plan_that_was_made_before_a_broker_upgrade_is_applied_verified_and_rolled_back_after_it(
+    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    """0.10.2 becomes 2.8 in between; journals and before-images stay valid."""
+    where = f"{zookeeper.connect}/{unique}"
+    folder = tmp_path / "broker"
+    groups = [f"{unique}-{number}" for number in range(6)]
+    with KafkaBroker(folder, zookeeper=where, version="0.10.2.2") as old:
+        port = old.port
+        create_topic(unique, PARTITIONS, zookeeper=where, bootstrap=old.bootstrap, version="0.10.2.2")
+        wait_for(lambda: has_leaders(old.bootstrap, unique, PARTITIONS), "the topic has leaders")
+        produce(old.bootstrap, unique, "0.10.2.2")
+        world = World(f"zookeeper://{where}", f"kafka://{old.bootstrap}", old.bootstrap, unique, Commands(tmp_path))
+        for group in groups:
+            world.commit(world.zookeeper, group, {0: 5, 1: 6})
+        world.commit(world.kafka, groups[0], {0: 1})
+        sides = ("--from", world.zookeeper, "--to", world.kafka)
+        world.run("migrate", "plan", *sides, "--group", f"{unique}-[0-2]", "-o", "first.json")
+        world.run("migrate", "plan", *sides, "--group", f"{unique}-[3-5]", "-o", "second.json")
+        world.run("migrate", "apply", "first.json", "--yes")
+    with KafkaBroker(folder, zookeeper=where, version="2.8.2", port=port):
+        wait_for(lambda: has_leaders(world.bootstrap, unique, PARTITIONS), "the topic has leaders")
+        assert "verified: 6 partitions" in world.run("migrate", "verify", "first.json")
+        world.run("migrate", "apply", "second.json", "--yes")
+        assert "verified: 6 partitions" in world.run("migrate", "verify", "second.json")
+        world.run("migrate", "rollback", "first.json", "--yes")
+        assert world.held(world.kafka, groups[0]) == {0: 1}
+        assert world.held(world.kafka, groups[1]) == {}
+        assert world.held(world.kafka, groups[4]) == {0: 5, 1: 6}

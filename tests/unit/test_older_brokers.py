@@ -1,0 +1,198 @@
+"""Requests to older brokers: which versions are sent, and what becomes of the answers. Bytes in, bytes out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from offsetmgr.errors import UnsupportedOperation
+from offsetmgr.wire import releases
+from offsetmgr.wire.connection import Address, Connection, Encoded, _is_metadata_0
+from offsetmgr.wire.older import ask_older
+from offsetmgr.wire.primitives import INT16, INT32, INT64, string
+from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
+from offsetmgr.wire.serverside import decode_request, encode_response
+
+KAFKA_0_10_2: Versions = {**KAFKA_0_9, 1: (0, 3), 2: (0, 1), 3: (0, 2), 9: (0, 2), 11: (0, 1), 18: (0, 0), 19: (0, 1)}
+KAFKA_1_1: Versions = {**KAFKA_0_10_2, 1: (0, 7), 3: (0, 5), 8: (0, 3), 9: (0, 3), 10: (0, 1), 22: (0, 0), 42: (0, 1)}
+
+
+_ports = itertools.count(1)
+"""What is known of a broker is remembered by its address."""
+
+
+class Broker:
+    """Stands where a connection does: answers each request by a function, and remembers what was sent."""
+
+    def __init__(self, versions: Versions, answer: Callable[[Encoded], bytes]) -> None:
+        self.versions = versions
+        self.address = Address("broker", next(_ports))
+        self.sent: list[Encoded] = []
+        self._answer = answer
+
+    async def exchange(self, request: Encoded, timeout: float) -> bytes:
+        assert timeout
+        self.sent.append(request)
+        return bytes(4) + self._answer(request)
+
+    def ask(self, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
+        return asyncio.run(ask_older(cast(Connection, self), api_key, version, message, 1))
+
+
+def text(value: str) -> bytes:
+    return string(value, flexible=False)
+
+
+def orders(partitions: int) -> dict[str, Any]:
+    """A Metadata answer: a topic of so many partitions."""
+    parts = [
+        {"error_code": 0, "partition_index": number, "leader_id": 0, "replica_nodes": [], "isr_nodes": []}
+        for number in range(partitions)
+    ]
+    return {"brokers": [], "topics": [{"error_code": 0, "name": "orders", "partitions": parts}]}
+
+
+def test_a_commit_for_a_partition_that_does_not_exist_is_refused_where_the_broker_would_take_it() -> None:
+    def answer(request: Encoded) -> bytes:
+        if request.api_key == 3:
+            return encode_response(3, request.version, orders(1))
+        part = {"partition_index": 0, "error_code": 0}
+        return encode_response(8, 3, {"throttle_time": 0, "topics": [{"name": "orders", "partitions": [part]}]})
+
+    broker = Broker(KAFKA_1_1, answer)
+    parts = [
+        {"partition_index": number, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+        for number in (0, 1)
+    ]
+    commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    topics = [{"name": "orders", "partitions": parts}, {"name": "missing", "partitions": parts[:1]}]
+    found = broker.ask(8, 7, {**commit, "topics": topics})
+    codes = {(t["name"], p["partition_index"]): p["error_code"] for t in found["topics"] for p in t["partitions"]}
+    assert codes == {("orders", 0): 0, ("orders", 1): 3, ("missing", 0): 3}
+    (named,) = decode_request(8, 3, broker.sent[-1].body, 0)["topics"]
+    assert [part["partition_index"] for part in named["partitions"]] == [0]
+
+
+def test_commits_to_082_are_of_version_1_and_live_from_now_on() -> None:
+    def answer(request: Encoded) -> bytes:
+        if request.api_key == 3:
+            return encode_response(3, 0, orders(5))
+        parts = INT32.pack(1) + INT32.pack(4) + INT16.pack(0)
+        return INT32.pack(1) + text("orders") + parts
+
+    broker = Broker(KAFKA_0_8_2, answer)
+    part = {"partition_index": 4, "committed_offset": 7, "committed_leader_epoch": 3, "committed_metadata": "note"}
+    commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    found = broker.ask(8, 7, {**commit, "topics": [{"name": "orders", "partitions": [part]}]})
+    body = text("g") + INT32.pack(-1) + text("") + INT32.pack(1) + text("orders") + INT32.pack(1)
+    body += INT32.pack(4) + INT64.pack(7) + INT64.pack(-1) + text("note")
+    assert broker.sent[-1] == Encoded(8, 1, body)
+    assert found == {"topics": [{"name": "orders", "partitions": [{"partition_index": 4, "error_code": 0}]}]}
+
+
+def test_a_commit_to_1_1_keeps_the_brokers_retention_and_drops_the_leader_epoch() -> None:
+    def answer(request: Encoded) -> bytes:
+        if request.api_key == 3:
+            return encode_response(3, request.version, orders(5))
+        return encode_response(8, 3, {"throttle_time": 0, "topics": []})
+
+    broker = Broker(KAFKA_1_1, answer)
+    part = {"partition_index": 4, "committed_offset": 7, "committed_leader_epoch": 3, "committed_metadata": ""}
+    commit = {"group_id": "g", "generation_id_or_member_epoch": 1, "member_id": "m", "group_instance_id": None}
+    broker.ask(8, 7, {**commit, "topics": [{"name": "orders", "partitions": [part]}]})
+    sent = broker.sent[-1]
+    said = decode_request(8, 3, sent.body, 0)
+    assert (sent.version, said["retention_time"], said["generation_id_or_member_epoch"]) == (3, -1, 1)
+
+
+@pytest.mark.parametrize(("versions", "sent"), [(KAFKA_0_9, (1, [])), (KAFKA_0_10_2, (2, None))])
+def test_all_offsets_of_a_group_are_asked_for_as_each_release_understands_it(
+    versions: Versions, sent: tuple[int, Any]
+) -> None:
+    def answer(request: Encoded) -> bytes:
+        return encode_response(9, request.version, {"topics": [], "error_code": 0})
+
+    broker = Broker(versions, answer)
+    broker.ask(9, 8, {"groups": [{"group_id": "g", "topics": None}], "require_stable": True})
+    (request,) = broker.sent
+    assert (request.version, decode_request(9, request.version, request.body, 0)["topics"]) == sent
+
+
+def test_082_is_never_asked_for_all_offsets_of_a_group() -> None:
+    broker = Broker(KAFKA_0_8_2, lambda request: b"")
+    with pytest.raises(UnsupportedOperation, match='lacks the capability "reads all offsets of a group"'):
+        broker.ask(9, 8, {"groups": [{"group_id": "g", "topics": None}], "require_stable": True})
+    assert broker.sent == []
+
+
+def test_an_error_of_the_group_that_an_old_broker_says_of_partitions_is_the_groups() -> None:
+    def answer(request: Encoded) -> bytes:
+        part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 14}
+        return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
+
+    asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
+    (found,) = Broker(KAFKA_0_9, answer).ask(9, 8, {"groups": [asked], "require_stable": True})["groups"]
+    assert (found["error_code"], found["topics"]) == (14, [])
+
+
+def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
+    def answer(request: Encoded) -> bytes:
+        topic = {"error_code": 0, "name": "there", "is_internal": False, "partitions": []}
+        return encode_response(3, request.version, {"brokers": [], "controller_id": 0, "topics": [topic]})
+
+    broker = Broker(KAFKA_0_10_2, answer)
+    wanted = {"topics": [{"name": "there"}, {"name": "missing"}], "allow_auto_topic_creation": False}
+    found = broker.ask(3, 8, wanted)
+    assert decode_request(3, 2, broker.sent[0].body, 0)["topics"] is None
+    assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [("there", 0), ("missing", 3)]
+
+
+def test_times_are_refused_and_ends_are_found_where_only_segments_can_be_asked_for() -> None:
+    def answer(request: Encoded) -> bytes:
+        parts = INT32.pack(1) + INT32.pack(0) + INT16.pack(0) + INT32.pack(1) + INT64.pack(42)
+        return INT32.pack(1) + text("orders") + parts
+
+    broker = Broker(KAFKA_0_9, answer)
+
+    def asked(time: int) -> dict[str, Any]:
+        parts = [{"partition_index": 0, "timestamp": time}]
+        return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": parts}]}
+
+    (topic,) = broker.ask(2, 4, asked(-1))["topics"]
+    assert topic["partitions"] == [{"partition_index": 0, "error_code": 0, "offset": 42}]
+    with pytest.raises(UnsupportedOperation, match='lacks the capability "finds offsets by time"'):
+        broker.ask(2, 4, asked(1_700_000_000_000))
+    assert len(broker.sent) == 1
+
+
+def test_what_a_broker_does_not_know_at_all_is_refused_by_the_capability() -> None:
+    broker = Broker(KAFKA_1_1, lambda request: b"")
+    with pytest.raises(UnsupportedOperation, match=r"Kafka 1\.1 lacks .*deletes single offsets.* Kafka 2\.4"):
+        broker.ask(47, 0, {"group_id": "g", "topics": []})
+
+
+@pytest.mark.parametrize(
+    ("versions", "name"), [(KAFKA_0_8_2, "0.8.2"), (KAFKA_0_9, "0.9"), (KAFKA_0_10_2, "0.10.2"), (KAFKA_1_1, "1.1")]
+)
+def test_a_release_is_told_by_the_versions(versions: Versions, name: str) -> None:
+    assert releases.release(versions) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("0.8.2.2", KAFKA_0_8_2), ("0.9.0.1", KAFKA_0_9), ("0.10.2", None), ("", None)]
+)
+def test_the_fallback_names_a_release_before_apiversions(text: str, known: Versions | None) -> None:
+    assert releases.fallback(text) is known
+
+
+def test_answers_of_version_0_and_1_of_metadata_are_told_apart() -> None:
+    nodes = {"node_id": 1, "host": "h", "port": 9092}
+    topic = {"error_code": 17, "name": "?", "partitions": []}
+    old = encode_response(3, 0, {"brokers": [nodes], "topics": [topic]})
+    new = encode_response(3, 1, {"brokers": [nodes], "controller_id": 1, "topics": [topic]})
+    assert _is_metadata_0(bytes(4) + old)
+    assert not _is_metadata_0(bytes(4) + new)
