@@ -155,17 +155,22 @@ def test_a_rollback_restores_what_was_there_and_says_what_stays(world: World, er
 def test_a_mirror_follows_and_a_dual_store_reads_the_larger(world: World, unique: str) -> None:
     world.commit(world.zookeeper, unique, {0: 5, 1: 6})
     follow = ("migrate", "mirror", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
-    process = world.commands.start(*follow, "--interval", "1")
+    process = world.commands.start(*follow, "--interval", "200", "--yes")
+
+    def arrived(offsets: dict[int, int]) -> bool:
+        assert process.poll() is None, process.communicate()
+        return world.held(world.kafka, unique) == offsets
+
     try:
-        wait_for(lambda: world.held(world.kafka, unique) == {0: 5, 1: 6}, "the mirror has copied")
+        wait_for(lambda: arrived({0: 5, 1: 6}), "the mirror has copied")
         world.commit(world.zookeeper, unique, {0: 9})
-        wait_for(lambda: world.held(world.kafka, unique) == {0: 9, 1: 6}, "the mirror has followed")
+        wait_for(lambda: arrived({0: 9, 1: 6}), "the mirror has followed")
     finally:
         process.terminate()
         _, said = process.communicate(timeout=30)
     assert "Traceback" not in said
     world.commit(world.kafka, unique, {1: 20})
-    dual = f"dual:?primary={world.zookeeper}&secondary={world.kafka}&read=larger"
+    dual = f"dual:?primary={world.zookeeper}&secondary={world.kafka}"
     rows = world.rows("offsets", "get", "--group", unique, "--store", dual)
     assert {row["partition"]: row["offset"] for row in rows} == {0: 9, 1: 20}
 
@@ -240,6 +245,7 @@ def two_brokers(zookeeper: ZooKeeperServer, folder: Path, releases: tuple[str, s
     where = f"{zookeeper.connect}/{name}"
     old, new = releases
     protocol = {"2.8.2": "2.8", "0.10.2.2": "0.10.2"}[old]
+    formats = {"inter.broker.protocol.version": protocol, "log.message.format.version": protocol}
     common = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
     with ExitStack() as stack:
         brokers = [
@@ -249,7 +255,7 @@ def two_brokers(zookeeper: ZooKeeperServer, folder: Path, releases: tuple[str, s
                     zookeeper=where,
                     broker_id=number,
                     version=release,
-                    config={**common, "inter.broker.protocol.version": protocol},
+                    config={**common, **formats},
                 )
             )
             for number, release in enumerate(releases)
