@@ -29,7 +29,7 @@ from offsetmgr.wire.releases import CAPABILITIES, Capability
 FILE: Final = Path(__file__).parents[1] / "docs" / "reference" / "brokers.md"
 BEGIN, END = "<!-- scripts/broker_table -->\n", "<!-- end -->\n"
 TP: Final = TopicPartition("tried", 0)
-_ADDRESS: Final = re.compile(r" 127\.0\.0\.1:\d+")
+_ADDRESS: Final = re.compile(r"(broker )?127\.0\.0\.1:\d+(: )?")
 
 
 class Lacking(Exception):
@@ -110,7 +110,7 @@ class Broker:
                     process.communicate(timeout=30)
                     return
                 if line.startswith("error: "):
-                    raise Lacking(line.removeprefix("error: ").strip())
+                    raise Lacking("refused: " + line.removeprefix("error: ").strip())
         raise AssertionError("the manager ended without a word")
 
     def takes_sasl_logins_as_requests(self) -> None:
@@ -190,7 +190,7 @@ class Broker:
 
 def method_of(capability: Capability, broker: Broker) -> Callable[[], None]:
     """The method that tries it: its name is the capability's."""
-    found: Callable[[], None] = getattr(broker, capability.name.replace("'", "").replace(" ", "_"))
+    found: Callable[[], None] = getattr(broker, capability.name.lower().replace("'", "").replace(" ", "_"))
     return found
 
 
@@ -202,7 +202,7 @@ def tried(broker: Broker) -> dict[str, str]:
             method_of(capability, broker)()
             found[capability.name] = "works"
         except Lacking as lacking:
-            found[capability.name] = _ADDRESS.sub("", str(lacking)) or "no"
+            found[capability.name] = _ADDRESS.sub("", str(lacking))
         except OffsetMgrError as error:
             found[capability.name] = f"refused: {_ADDRESS.sub('', str(error))}"
     return found

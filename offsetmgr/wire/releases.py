@@ -201,7 +201,13 @@ SEES_TRANSACTIONS: Final = Capability(
     7,
     "offsets in a transaction that has not ended are not seen",
 )
-TELLS_TOPIC_IDS: Final = Capability("tells topic ids", "2.8", METADATA, 10)
+TELLS_TOPIC_IDS: Final = Capability(
+    "tells topic ids",
+    "2.8",
+    METADATA,
+    10,
+    "offsetmgr recognises recreated topics by their time of creation in ZooKeeper",
+)
 
 LOGS_IN: Final = Capability("takes SASL logins as requests", "1.0", METADATA, 5)
 """Told by Metadata: offset managers that want no login do not list SaslAuthenticate."""

@@ -1,6 +1,6 @@
 """The page of an audit in a real headless browser: it asks nobody, fits its window, and tells what `offsets lag` tells.
 
-Run by `scripts/soak`, which sees to a browser. Pictures of the pages stay in the tests' folders, to be looked at.
+`scripts/test --matrix` installs a browser. Pictures of the pages stay in the tests' folders, to be looked at.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import Browser, View
 from confluent_kafka import Producer
-from conftest import MakeTopic
 
 from offsetmgr.cli.app import run
 from offsetmgr.model import OffsetAndMetadata, TopicPartition
@@ -22,7 +21,10 @@ from offsetmgr.sandbox import KraftBroker
 from offsetmgr.spark.audit.page import SHOWN, Comparison, Differing, PageData, Unsteady, page
 from offsetmgr.stores.kafka import KafkaStore
 
-pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(300)]
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
 
 WIDTHS = (1200, 400)
 NOON = 1_767_268_800_000

@@ -1,0 +1,19 @@
+"""The table of capabilities in the reference says what real brokers of each release do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+SCRIPT = Path(__file__).parents[2] / "scripts" / "broker_table.py"
+
+
+def test_the_table_in_the_reference_is_what_the_brokers_do() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--check"], check=False, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
