@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class KafkaStore(WiredStore):
-    """The native groups of a Kafka cluster; brokers from 3.0 on.
+    """The native groups of a Kafka cluster, of brokers from 0.8.2 on.
 
     Groups with members cannot be edited (`GroupActive`). Deleting a group raises `GroupActive` too, with the members'
     names.
