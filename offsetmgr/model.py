@@ -201,6 +201,8 @@ class GroupDescription:
     partition_assignor: str = ""
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
+    membership: bool = True
+    """False where the coordinator's release has no group members (0.8.2): its consumers register in ZooKeeper alone."""
 
     @property
     def idle(self) -> bool:

@@ -115,5 +115,6 @@ def _merge(
         return here
     if isinstance(there, OffsetMgrError):
         return there
-    state = there.state if here.idle and (there.members or here.state == "DEAD") else here.state
+    unseen = here.idle or not here.membership
+    state = there.state if unseen and (there.members or here.state == "DEAD") else here.state
     return replace(here, state=state, members=here.members + there.members)

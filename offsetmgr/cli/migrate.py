@@ -431,7 +431,7 @@ def rollback_command(
         note("every group that the journal knows was rolled back by an earlier run; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
-        late = next((found.text for found in target.weaknesses() if found.capability == DELETES_OFFSETS), "")
+        late = _late_deletion(target)
         restored = "rolled back: every offset is as it was before (a group that was created stays, empty)"
         if late:
             restored = f"rolled back: every offset that existed before is as it was. {late}"
@@ -439,6 +439,11 @@ def rollback_command(
     _end_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)
+
+
+def _late_deletion(store: OffsetStore) -> str:
+    """What the user must know where the store does not delete offsets at once; empty where it does."""
+    return next((found.text for found in store.weaknesses() if found.capability == DELETES_OFFSETS), "")
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
@@ -550,6 +555,8 @@ def finalize_command(
         note(f"finalized: {verified} verified{left}; nobody commits to the source alone")
     if done.deleted is not None:
         view.show_report(done.deleted, "removed from the source")
+        if late := _late_deletion(verifier.source):
+            note(f"mind: {late}")
         for line in done.kept:
             note(f"  ! kept in the source: {line}")
         _end_if_interrupted(done.deleted)

@@ -148,7 +148,7 @@ class CoordinatorGate:
         after = {found.group: found for found in self.source.scan(names)}
         for name, described in self.cluster.describe_groups(names).items():
             gate = _described(name, described)
-            known = f"the source's coordinator knows no member, and nothing moved in {self.window.seconds:g} s"
+            known = f"{gate.detail}, and nothing moved in {self.window.seconds:g} s"
             yield gate if not gate.passed else _quiet(name, before[name], after[name], known)
 
 
@@ -197,6 +197,8 @@ def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> 
 def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
         return GroupGate(name, False, Evidence.UNKNOWN, f"the source's coordinator did not tell: {found}")
+    if not found.membership:
+        return GroupGate(name, True, Evidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
     if not found.idle:
         members = "; ".join(str(member) for member in found.members)
         return GroupGate(name, False, Evidence.SEEN, f"active in the source: {members or found.state}")

@@ -195,8 +195,8 @@ def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription
 
 
 def undescribed(group: str, coordinator: str) -> GroupDescription:
-    """A group of a broker that knows no members (0.8.2)."""
-    return GroupDescription(group, "UNKNOWN", "", "", coordinator, ())
+    """A group of a broker that has no group members (0.8.2)."""
+    return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
 
 
 def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:

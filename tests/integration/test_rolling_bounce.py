@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import socketserver
 import sys
 import threading
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from oldfleet import Fleet
 
 from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.errors import GateRefused
@@ -78,69 +77,18 @@ class Load:
         self.end()
 
 
-class Fleet:
-    """Three members, and a small server through which a shell command restarts one of them in another phase."""
-
-    def __init__(self, folder: Path, zookeeper: str, group: str, topic: str) -> None:
-        self.members = [
-            OldConsumer(
-                folder / f"member-{n}",
-                zookeeper=zookeeper,
-                group=group,
-                topic=topic,
-                auto_commit_interval_ms=AUTO_COMMIT_MS,
-            )
-            for n in range(3)
-        ]
-        self.restarted: list[str] = []
-        fleet = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                member, phase = self.rfile.readline().decode().split()
-                fleet.restart(member, Phase(phase))
-                self.wfile.write(b"restarted\n")
-
-        socket = folder / "s"
-        self._server = socketserver.ThreadingUnixStreamServer(str(socket), Handler)
-        script = folder / "restart.py"
-        script.write_text(
-            "import socket, sys\n"
-            "s = socket.socket(socket.AF_UNIX)\n"
-            f"s.connect({str(socket)!r})\n"
-            "s.sendall(' '.join(sys.argv[1:]).encode() + b'\\n')\n"
-            "answer = s.makefile().readline()\n"
-            "print(answer)\n"
-            "sys.exit(answer != 'restarted\\n')\n"
+def three_members(folder: Path, zookeeper: str, group: str, topic: str) -> Fleet:
+    members = [
+        OldConsumer(
+            folder / f"member-{n}",
+            zookeeper=zookeeper,
+            group=group,
+            topic=topic,
+            auto_commit_interval_ms=AUTO_COMMIT_MS,
         )
-        self.command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{member}} {{phase}}"
-
-    def member(self, member_id: str) -> OldConsumer:
-        return next(m for m in self.members if m.member_id == member_id)
-
-    def restart(self, member_id: str, phase: Phase) -> None:
-        member = self.member(member_id)
-        member.stop()
-        member.offsets_storage = "kafka" if phase.commits_to_kafka else "zookeeper"
-        member.dual_commit = phase is Phase.DUAL
-        member.start()
-        self.restarted.append(member_id)
-
-    def seen(self) -> Counter[tuple[int, int]]:
-        """How often each message number of each partition was consumed."""
-        return Counter((m.partition, int(m.value or b"-1")) for each in self.members for m in each.messages())
-
-    def __enter__(self) -> Fleet:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        for member in self.members:
-            member.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        for member in self.members:
-            member.stop()
+        for n in range(3)
+    ]
+    return Fleet(folder, members)
 
 
 @pytest.fixture
@@ -170,7 +118,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
     def tell(text: str) -> None:
         sys.stdout.write(f"{time.monotonic() - began:6.1f} {text}\n")
 
-    with Load(kafka.bootstrap, topic) as load, Fleet(tmp_path, kafka.zookeeper, group, topic) as fleet:
+    with Load(kafka.bootstrap, topic) as load, three_members(tmp_path, kafka.zookeeper, group, topic) as fleet:
 
         def spec(to: Phase, start: Phase | None = None) -> BounceSpec:
             return BounceSpec(group, to, fleet.command, start=start, rules=RULES, window=WINDOW)

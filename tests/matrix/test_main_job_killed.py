@@ -18,13 +18,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from matrix_worlds import RELEASES, has_leaders, librdkafka_settings
+from matrix_worlds import RELEASES, has_leaders, librdkafka_settings, old_consumer_for, seen
 from processes import Commands, wait_for
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
-from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
 from offsetmgr.stores.uri import open_store
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -90,7 +89,6 @@ def one_round(cluster: Cluster, chance: random.Random, name: str, folder: Path) 
             store.commit(one, {TopicPartition(name, p): OffsetAndMetadata(5 + p) for p in range(PARTITIONS)})
     with open_store(kafka) as store:
         store.commit(idle[0], {TopicPartition(name, 0): OffsetAndMetadata(1)})
-    version = cluster.release if cluster.release in OLD_CONSUMERS else "0.10.2.2"
     consumers = [
         OldConsumer(
             folder / f"{name}-{n}",
@@ -98,7 +96,7 @@ def one_round(cluster: Cluster, chance: random.Random, name: str, folder: Path) 
             group=group,
             topic=name,
             auto_commit_interval_ms=200,
-            version=version,
+            version=old_consumer_for(cluster.release),
         )
         for n in range(2)
     ]
@@ -136,11 +134,6 @@ def produce(cluster: Cluster, topic: str, records: int) -> int:
         producer.produce(topic, value=str(number), partition=number % PARTITIONS)
     assert producer.flush(60) == 0
     return records
-
-
-def seen(consumers: list[OldConsumer]) -> Counter[tuple[int, int]]:
-    """How often the record at each offset of each partition was consumed."""
-    return Counter((m.partition, m.offset) for consumer in consumers for m in consumer.messages())
 
 
 def until_done(commands: Commands, chance: random.Random, *arguments: str) -> None:

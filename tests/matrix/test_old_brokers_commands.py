@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from matrix_worlds import has_leaders
+from matrix_worlds import RECORDS, NewConsumer, World, has_leaders, produce
 from processes import Commands, wait_for
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic, java_tool
-from offsetmgr.sandbox.broker import BROKER_JARS
-from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.stores.uri import open_store
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 
 if TYPE_CHECKING:
     from matrix.conftest import Era
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 2
-RECORDS = 40
 
 LACKS = {
     "0.8.2.2": 15,
@@ -34,47 +27,6 @@ LACKS = {
     "2.8.2": 0,
 }
 """How many of the capabilities each release lacks."""
-
-
-def produce(bootstrap: str, topic: str, release: str, records: int = RECORDS) -> None:
-    """Records with the release's own producer; their keys spread them over the partitions."""
-    lines = "".join(f"key-{number}:{number}\n" for number in range(records))
-    where = ["--broker-list", bootstrap, "--topic", topic]
-    where += ["--property", "parse.key=true", "--property", "key.separator=:"]
-    done = java_tool(BROKER_JARS[release], "kafka.tools.ConsoleProducer", where, stdin=lines)
-    assert done.returncode == 0, done.stderr
-
-
-@dataclass
-class World:
-    """A cluster, a topic with records, and where commands run."""
-
-    zookeeper: str
-    kafka: str
-    bootstrap: str
-    topic: str
-    commands: Commands
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        return ("--bootstrap-server", self.bootstrap)
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        done = self.commands.run(*arguments, code=code)
-        return done.stdout + done.stderr
-
-    def rows(self, *arguments: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.commands.run(*arguments, "--format", "json").stdout)
-        return found
-
-    def commit(self, uri: str, group: str, offsets: dict[int, int]) -> None:
-        with open_store(uri) as store:
-            store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
-
-    def held(self, uri: str, group: str) -> dict[int, int]:
-        with open_store(uri) as store:
-            found = store.fetch(group)
-        return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
 
 
 @pytest.fixture
@@ -194,49 +146,19 @@ def test_a_manager_is_refused_at_its_start_where_writers_cannot_be_fenced(world:
         process.communicate(timeout=30)
 
 
-@contextmanager
-def new_consumer(world: World, release: str, group: str, folder: Path) -> Iterator[None]:
-    """The release's own new consumer as a member of the group."""
-    settings = folder / "consumer.properties"
-    settings.write_text(f"group.id={group}\nenable.auto.commit=false\n", encoding="utf-8")
-    where = ["--bootstrap-server", world.bootstrap, "--topic", world.topic, "--consumer.config", str(settings)]
-    new = ["--new-consumer"] if release == "0.9.0.1" else []
-    import subprocess
-
-    from offsetmgr.sandbox import jars
-
-    command = java_command(
-        [jars.resolve(name) for name in BROKER_JARS[release]],
-        "kafka.tools.ConsoleConsumer",
-        [*new, *where],
-        jvm=QUICK_START,
-    )
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.parametrize("release", ["0.9.0.1", "1.1.1"])
 def test_a_group_with_members_of_the_new_consumer_is_refused_with_their_names(
     start_era: Any, release: str, unique: str, tmp_path: Path
 ) -> None:
     era = start_era(release)
     era.make_topic(unique, PARTITIONS)
-    produce(era.bootstrap, unique, release)
     world = World("", f"kafka://{era.bootstrap}", era.bootstrap, unique, Commands(tmp_path))
-    with new_consumer(world, release, unique, tmp_path):
-        describe = ("groups", "describe", "--group", unique, "--state", *world.servers)
-
-        def stable() -> bool:
-            done = world.commands.run(*describe, "--format", "json", code=None)
-            return done.returncode == 0 and json.loads(done.stdout)[0]["state"] == "STABLE"
-
-        wait_for(stable, "the consumer is a member")
+    member = NewConsumer(tmp_path / "member", release=release, bootstrap=era.bootstrap, group=unique, topic=unique)
+    with member:
+        wait_for(lambda: world.is_stable(unique), "the consumer is a member")
         edit = ("offsets", "set", "--group", unique, "--topic", f"{unique}:0", "--to-offset", "1", "--new-group")
-        assert "has active members: consumer-1" in world.run(*edit, *world.servers, "--execute", "--yes", code=1)
+        said = world.run(*edit, *world.servers, "--execute", "--yes", code=1)
+        assert "STABLE with 1 member: consumer-1 at" in said
 
 
 @contextmanager

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
 from test_runbook_evidence import NEW, look
 
+from offsetmgr.cli.directory import both
 from offsetmgr.migration.evidence import Rules
 from offsetmgr.migration.finalize import GroupGate
-from offsetmgr.migration.membergate import ACCEPT_IDLE, closed_gate
+from offsetmgr.migration.membergate import ACCEPT_IDLE, CoordinatorGate, closed_gate
+from offsetmgr.migration.observing import Window
 from offsetmgr.migration.phasecheck import judge
 from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.migration.verify import Evidence
 from offsetmgr.migration.watch import Watch
+from offsetmgr.model import Committed, GroupDescription, GroupMember, TopicPartition
+from offsetmgr.testing.memory import MemoryStore
 
 RULES = Rules(quiet_ms=2000)
 
@@ -64,3 +73,55 @@ def test_a_member_without_any_traffic_is_not_said_to_pass_with_idle_partitions_a
     gate = gate_of({0: IDLE}, {0: IDLE}, Phase.KAFKA, Phase.DUAL)
     assert "none of its partitions has traffic" in gate.detail
     assert "--accept-idle" not in gate.detail + gate.hint
+
+
+WITHOUT_MEMBERSHIP = GroupDescription("shop", "UNKNOWN", membership=False)
+"""A group as a broker of Kafka 0.8.2 describes it."""
+
+
+class Brokers082:
+    """A cluster of Kafka 0.8.2, and a clock: ``meanwhile`` is the offset that is committed while the gate waits."""
+
+    def __init__(self, meanwhile: int) -> None:
+        self.store = MemoryStore(data={"shop": {TopicPartition("t", 0): Committed(5)}})
+        self.meanwhile = meanwhile
+
+    def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        return dict.fromkeys(groups, WITHOUT_MEMBERSHIP)
+
+    def sleep(self, seconds: float) -> None:
+        self.store.data["shop"][TopicPartition("t", 0)] = Committed(self.meanwhile)
+
+    def gate(self) -> GroupGate:
+        gate = CoordinatorGate(self.store, cast("Any", self), Window(2), cast("Any", self))
+        (found,) = gate([GroupPlan("shop", "shop", ())])
+        return found
+
+
+def test_brokers_without_group_members_pass_where_nothing_moves() -> None:
+    gate = Brokers082(meanwhile=5).gate()
+    assert (gate.passed, gate.evidence) == (True, Evidence.INFERRED)
+    assert gate.detail == "the source's brokers (Kafka 0.8.2) have no group members, and nothing moved in 2 s"
+
+
+def test_brokers_without_group_members_do_not_pass_where_an_offset_moves() -> None:
+    gate = Brokers082(meanwhile=6).gate()
+    assert (gate.passed, gate.evidence) == (False, Evidence.SEEN)
+
+
+def test_a_state_that_is_unknown_for_another_reason_does_not_pass() -> None:
+    brokers = Brokers082(meanwhile=5)
+    described = GroupDescription("shop", "UNKNOWN")
+    brokers.describe_groups = lambda groups: dict.fromkeys(groups, described)  # type: ignore[method-assign]
+    assert not brokers.gate().passed
+
+
+def test_members_in_the_registry_give_a_group_of_brokers_without_members_its_state() -> None:
+    member = GroupMember("shop_host-1", "", "host")
+    directory = both(
+        lambda groups: dict.fromkeys(groups, WITHOUT_MEMBERSHIP),
+        lambda groups: {group: GroupDescription(group, "STABLE", members=(member,)) for group in groups},
+    )
+    found = directory(["shop"])["shop"]
+    assert isinstance(found, GroupDescription)
+    assert (found.state, found.members) == ("STABLE", (member,))
