@@ -24,7 +24,7 @@ from offsetmgr import TopicPartition, open_store
 from offsetmgr.sandbox import java_tool
 from offsetmgr.stores.base import Change, GroupEdit
 
-BOUNDS = {"0.10.2.2": 1.0, "2.8.2": 1.0}
+BOUNDS = {"0.10.2.2": 4.0, "2.8.2": 9.0}
 """The releases, and the least allowed ratio of the peer's median time to ours on each."""
 CONFIG = {"offsets.retention.check.interval.ms": 1000}
 """The broker 0.10.2.2 cannot delete groups. The bench lets the offsets of the last run expire, so the broker must look
