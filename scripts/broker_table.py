@@ -113,8 +113,8 @@ class Broker:
                     raise Lacking(line.removeprefix("error: ").strip())
         raise AssertionError("the manager ended without a word")
 
-    def takes_sasl_logins_as_requests(self) -> None:
-        """A login is refused before 1.0; after that it is answered, here by a port that wants none."""
+    def takes_sasl_logins(self) -> None:
+        """Brokers answer a login, here at a port that wants none; offsetmgr refuses it before 0.10.0."""
         login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
         config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
         with KafkaStore(self.broker.bootstrap, config) as store:

@@ -158,6 +158,9 @@ HOLDS_LOCK: Final = Capability(
     "writes are not atomic: offsetmgr reads and compares just before each write, and reads again after it",
     weakens=True,
 )
+LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", API_VERSIONS, 0)
+"""Told by ApiVersions, which came with SaslHandshake: offset managers that want no login do not list the latter. A
+broker 0.9 with SASL takes Kerberos tickets only, which offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
@@ -203,21 +206,18 @@ SEES_TRANSACTIONS: Final = Capability(
 )
 TELLS_TOPIC_IDS: Final = Capability("tells topic ids", "2.8", METADATA, 10)
 
-LOGS_IN: Final = Capability("takes SASL logins as requests", "1.0", METADATA, 5)
-"""Told by Metadata: offset managers that want no login do not list SaslAuthenticate."""
-
 CAPABILITIES: Final = (
     READS_OFFSETS,
     COMMITS_OFFSETS,
     READS_ALL_OFFSETS,
     DESCRIBES_MEMBERS,
     HOLDS_LOCK,
+    LOGS_IN,
     LISTS_GROUPS,
     FINDS_BY_TIME,
     TELLS_CLUSTER_ID,
     TELLS_SETTINGS,
     FENCES_WRITERS,
-    LOGS_IN,
     DELETES_GROUPS,
     KEEPS_EPOCHS,
     KEEPS_PLACES,
