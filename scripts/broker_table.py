@@ -23,6 +23,7 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
 from offsetmgr.wire import releases
 from offsetmgr.wire.releases import CAPABILITIES, Capability
 
@@ -130,6 +131,16 @@ class Broker:
         if releases.DELETES_GROUPS.on(self._versions()):
             assert self.held("deleted") is None
         self._unless(releases.DELETES_GROUPS)
+
+    def keeps_the_offsets_of_groups_in_use(self) -> None:
+        """Brokers 0.9 to 2.0 store with each offset when it expires. A broker 0.8.2 does not, but it has no members."""
+        self.commit("kept")
+        topic = self.store.wire().client.offsets_topic
+        assert isinstance(topic, KafkaOffsetsTopic)
+        saved = self.store.wire().run(topic.saved)["kept"][TP]
+        if releases.HOLDS_LOCK.on(self._versions()):
+            assert (saved.expire_timestamp is None) == releases.KEEPS_IN_USE.on(self._versions())
+        self._unless(releases.KEEPS_IN_USE)
 
     def keeps_leader_epochs(self) -> None:
         self.commit("epoch", epoch=0)

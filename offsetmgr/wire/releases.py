@@ -180,6 +180,15 @@ FENCES_WRITERS: Final = Capability("fences writers", "0.11", INIT_PRODUCER_ID, 0
 DELETES_GROUPS: Final = Capability(
     "deletes groups", "1.1", DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
 )
+KEEPS_IN_USE: Final = Capability(
+    model.KEEPS_IN_USE,
+    "2.1",
+    OFFSET_COMMIT,
+    5,
+    "each offset expires by itself, even while its group has members; a write starts its life again with the broker's "
+    "retention, also where a client had asked for a longer one",
+    weakens=True,
+)
 KEEPS_EPOCHS: Final = Capability("keeps leader epochs", "2.1", OFFSET_COMMIT, 6, "offsets are written without epochs")
 KEEPS_PLACES: Final = Capability(
     "keeps a member's place by name",
@@ -219,6 +228,7 @@ CAPABILITIES: Final = (
     TELLS_SETTINGS,
     FENCES_WRITERS,
     DELETES_GROUPS,
+    KEEPS_IN_USE,
     KEEPS_EPOCHS,
     KEEPS_PLACES,
     DELETES_OFFSETS,

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from offsetmgr.errors import AuthenticationFailed, UnsupportedOperation
+from offsetmgr.model import KEEPS_IN_USE
 from offsetmgr.wire import releases
 from offsetmgr.wire.connection import Address, Connection, Encoded, _is_metadata_0
 from offsetmgr.wire.older import ask_older
@@ -204,6 +205,15 @@ def test_answers_of_version_0_and_1_of_metadata_are_told_apart() -> None:
     new = encode_response(3, 1, {"brokers": [nodes], "controller_id": 1, "topics": [topic]})
     assert _is_metadata_0(bytes(4) + old)
     assert not _is_metadata_0(bytes(4) + new)
+
+
+def test_plans_for_brokers_before_2_1_say_that_each_offset_has_a_life_of_its_own() -> None:
+    """From 2.1 on brokers take OffsetCommit 5, which has no retention."""
+    later: Versions = {**KAFKA_1_1, 8: (0, 6), 1: (0, 10)}
+    for spoken, told in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
+        texts = [weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_IN_USE]
+        assert bool(texts) == told
+        assert not told or "each offset expires by itself" in texts[0]
 
 
 LOGIN = Security(sasl=("PLAIN", "alice", "secret"))
