@@ -201,7 +201,7 @@ class Broker:
 
 def method_of(capability: Capability, broker: Broker) -> Callable[[], None]:
     """The method that tries it: its name is the capability's."""
-    found: Callable[[], None] = getattr(broker, capability.name.replace("'", "").replace(" ", "_"))
+    found: Callable[[], None] = getattr(broker, capability.name.lower().replace("'", "").replace(" ", "_"))
     return found
 
 
