@@ -466,7 +466,7 @@ async def versions_without_asking(connection: Connection, timeout: float) -> Ver
 
 def _is_metadata_0(frame: bytes) -> bool:
     """Whether an answer has the layout of Metadata version 0, to its last byte."""
-    cursor = Cursor(frame, 4, flexible=False, longest=len(frame))
+    cursor = Cursor(frame, 4, flexible=False, answer=True)
     try:
         for _ in range(cursor.count(10)):
             cursor.int32()  # node id

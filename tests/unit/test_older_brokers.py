@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from offsetmgr.errors import AuthenticationFailed, UnsupportedOperation
+from offsetmgr.errors import AuthenticationFailed, ServerError, UnsupportedOperation
 from offsetmgr.model import KEEPS_IN_USE
 from offsetmgr.wire import releases
 from offsetmgr.wire.connection import Address, Connection, Encoded, _is_metadata_0
@@ -18,7 +18,7 @@ from offsetmgr.wire.older import ask_older
 from offsetmgr.wire.primitives import INT16, INT32, INT64, string
 from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
 from offsetmgr.wire.security import Security
-from offsetmgr.wire.serverside import decode_request, encode_response
+from offsetmgr.wire.serverside import decode_request, decode_response, encode_response
 
 KAFKA_0_10_2: Versions = {
     **KAFKA_0_9,
@@ -158,6 +158,61 @@ def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
     found = broker.ask(3, 8, wanted)
     assert decode_request(3, 2, broker.sent[0].body, 0)["topics"] is None
     assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [("there", 0), ("missing", 3)]
+
+
+def large(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
+    """A Metadata answer of a large cluster with three replicas of each partition, as a broker sends it."""
+    replicas = struct.pack(">iiii", 3, 0, 1, 2)
+    parts = b"".join(struct.pack(">hii", 0, number, number % 3) + replicas * 2 for number in range(partitions))
+    body = bytearray(INT32.pack(0) if version >= 3 else b"")  # throttle time
+    body += INT32.pack(1) + INT32.pack(0) + text("h") + INT32.pack(9092)
+    if version >= 1:
+        body += text("rack")
+    if version >= 2:
+        body += text("cluster")
+    if version >= 1:
+        body += INT32.pack(0)  # controller
+    body += INT32.pack(topics)
+    for number in range(topics):
+        body += INT16.pack(0) + text(f"topic-{number}") + (b"\0" if version >= 1 else b"")
+        body += INT32.pack(partitions) + parts
+    return bytes(body)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_cluster_of_300_000_partitions_is_read(version: int) -> None:
+    """Its answer holds 2,100,000 items: 1,000 topics of 300 partitions with six replica ids each."""
+    broker = Broker({**KAFKA_0_9, 3: (0, version)}, lambda request: large(version))
+    everything = broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
+    assert {len(topic["partitions"]) for topic in everything["topics"]} == {300}
+    assert len(everything["topics"]) == 1_000
+    asked = {"topics": [{"name": "topic-7"}, {"name": "gone"}], "allow_auto_topic_creation": False}
+    named = broker.ask(3, 8, asked)["topics"]
+    assert [(topic["name"], len(topic["partitions"])) for topic in named] == [("topic-7", 300), ("gone", 0)]
+    read = decode_response(3, 8, encode_response(3, 8, {**everything, "topics": named}), 0)
+    assert [part["leader_id"] for part in read["topics"][0]["partitions"][:4]] == [0, 1, 2, 0]
+
+
+def test_offsets_of_250_000_partitions_are_read_as_far_as_the_answers_size_allows() -> None:
+    part = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 42}
+    topics = [{"name": "orders", "partitions": [part] * 250_000}]
+    broker = Broker(KAFKA_0_10_2, lambda request: encode_response(2, 1, {"topics": topics}))
+    asked = [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    (found,) = broker.ask(2, 4, {"replica_id": -1, "isolation_level": 0, "topics": asked})["topics"]
+    assert len(found["partitions"]) == 250_000
+
+
+@pytest.mark.parametrize(
+    "count",
+    [struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)],
+    ids=["a negative count", "a count beyond the answer"],
+)
+def test_a_metadata_answer_with_a_false_number_of_replicas_is_refused(count: bytes) -> None:
+    body = large(0, topics=1, partitions=1)
+    at = len(body) - 32  # where the number of replicas stands
+    broker = Broker(KAFKA_0_9, lambda request: body[:at] + count + body[at + 4 :])
+    with pytest.raises(ServerError, match="its answer is not Kafka's"):
+        broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
 
 
 def test_times_are_refused_and_ends_are_found_where_only_segments_can_be_asked_for() -> None:
