@@ -179,6 +179,10 @@ DELETES_OFFSETS: Final = "deletes single offsets"
 """The capability of brokers (from 2.4 on) without which a deletion takes effect only later."""
 
 
+KEEPS_IN_USE: Final = "keeps the offsets of groups in use"
+"""The capability of brokers (from 2.1 on) without which each offset expires by itself."""
+
+
 class Weakness(NamedTuple):
     """A guarantee of edits that brokers before 3.0 keep less than fully: the capability that they lack, and what that
     means, as a sentence."""

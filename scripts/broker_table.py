@@ -23,6 +23,7 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
 from offsetmgr.wire import releases
 from offsetmgr.wire.releases import CAPABILITIES, Capability
 
@@ -113,8 +114,8 @@ class Broker:
                     raise Lacking("refused: " + line.removeprefix("error: ").strip())
         raise AssertionError("the manager ended without a word")
 
-    def takes_sasl_logins_as_requests(self) -> None:
-        """A login is refused before 1.0; after that it is answered, here by a port that wants none."""
+    def takes_sasl_logins(self) -> None:
+        """Brokers answer a login, here at a port that wants none; offsetmgr refuses it before 0.10.0."""
         login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
         config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
         with KafkaStore(self.broker.bootstrap, config) as store:
@@ -130,6 +131,16 @@ class Broker:
         if releases.DELETES_GROUPS.on(self._versions()):
             assert self.held("deleted") is None
         self._unless(releases.DELETES_GROUPS)
+
+    def keeps_the_offsets_of_groups_in_use(self) -> None:
+        """Brokers 0.9 to 2.0 store with each offset when it expires. A broker 0.8.2 does not, but it has no members."""
+        self.commit("kept")
+        topic = self.store.wire().client.offsets_topic
+        assert isinstance(topic, KafkaOffsetsTopic)
+        saved = self.store.wire().run(topic.saved)["kept"][TP]
+        if releases.HOLDS_LOCK.on(self._versions()):
+            assert (saved.expire_timestamp is None) == releases.KEEPS_IN_USE.on(self._versions())
+        self._unless(releases.KEEPS_IN_USE)
 
     def keeps_leader_epochs(self) -> None:
         self.commit("epoch", epoch=0)

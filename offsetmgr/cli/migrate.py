@@ -38,7 +38,7 @@ from offsetmgr.migration.plan import Action, IfAhead, PlanOptions
 from offsetmgr.migration.planfile import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import DELETES_OFFSETS
+from offsetmgr.model import DELETES_OFFSETS, KEEPS_IN_USE
 from offsetmgr.operations.sought import Sought
 from offsetmgr.stores.base import Partitions
 
@@ -416,6 +416,7 @@ def rollback_command(
     target = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
+        view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
         note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
         confirm(f"roll back {len(state.apply.intents)} groups?", yes=yes)
     with _work(plan, "undo", target, wait_empty) as (executor, state):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
 from offsetmgr.migration.plan import Action
+from offsetmgr.model import KEEPS_IN_USE
 
 if TYPE_CHECKING:
     from offsetmgr.migration.execute import GroupOutcome, Report
@@ -117,17 +118,24 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
     """When offsets would expire that are written at ``at_ms``; those that are there already are older than we know."""
     if header.retention_ms is None:
         return
+    apart = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
     if summary.writes:
         expires = moment(at_ms + header.retention_ms)
-        note(
-            f"expiry  offsets copied now, of a group that no consumer starts, expire about {expires}"
-            " (offsets.retention.minutes after the copy)"
-        )
+        after = "(offsets.retention.minutes after the copy)"
+        if apart:
+            note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer commits them again")
+        else:
+            note(f"expiry  offsets copied now, of a group that no consumer starts, expire about {expires} {after}")
     if held := sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY)):
         note(
             f"expiry  of {counted(held, 'offset')} that the target holds already: not known, Kafka counts from when"
             " they were committed; migrate apply PLAN --refresh renews them"
         )
+        if summary.writes and not apart:
+            note(
+                "expiry  the group lock of a write starts the life of all offsets again that the group holds, except"
+                " of those that a client committed with a retention of its own"
+            )
 
 
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:

@@ -40,15 +40,15 @@ class KafkaOffsetsTopic:
 
     async def groups(self, deadline: float) -> list[str]:
         """Ids of all groups that have offsets. Raises `OffsetMgrError` where a partition cannot be read."""
-        return sorted(await self._read(deadline))
+        return sorted(await self.saved(deadline))
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
         """The partitions for which each of these groups has committed offsets. Raises as `groups`."""
-        found = await self._read(deadline)
+        found = await self.saved(deadline)
         return {group: list(found.get(group, ())) for group in groups}
 
-    async def _read(self, deadline: float) -> dict[str, Mapping[TopicPartition, SavedOffset]]:
-        """The offsets of every group, as the log's end has them at this moment."""
+    async def saved(self, deadline: float) -> dict[str, Mapping[TopicPartition, SavedOffset]]:
+        """The offsets of every group with their times, as the log's end has them at this moment. Raises as `groups`."""
         async with self._reading:
             count = (await partition_counts(self._client, [OFFSETS_TOPIC], deadline)).get(OFFSETS_TOPIC, 0)
             partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]

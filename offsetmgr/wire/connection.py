@@ -38,7 +38,7 @@ from offsetmgr.errors import (
 from offsetmgr.wire.codecthread import LARGE_BYTES, in_codec_thread
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.primitives import INT16, Cursor
-from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, LIST_GROUPS, LOGS_IN, METADATA, Versions
+from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, LIST_GROUPS, LOGS_IN, METADATA, Versions, before, release
 from offsetmgr.wire.sasl import Mechanism
 from offsetmgr.wire.security import Security
 
@@ -46,6 +46,9 @@ R = TypeVar("R", bound=Payload)
 
 _LARGEST_FRAME: Final = 256 * 1024 * 1024
 _MOST_IN_FLIGHT: Final = 200
+_LOGIN_PATIENCE_S: Final = 2.0
+"""How long a broker may leave ApiVersions unanswered before a login finds out whether it is older than that request."""
+_NO_LOGINS_HERE: Final = 34
 _SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
 _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
@@ -80,7 +83,7 @@ class Encoded(NamedTuple):
 
 
 class HungUp(Exception):
-    """The broker closed the connection while its release was being found out: the next connection is to go on."""
+    """The broker closed the connection where that may not mean a failure: the next connection is to go on."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__()
@@ -108,6 +111,8 @@ class Connection:
         self._answered = False
         self._unproved = False
         """Whether all that the broker has answered yet is what it tells without a login, and we sent none."""
+        self._bare = False
+        """Whether SASL tokens without headers are exchanged at the moment."""
         self._receiver = asyncio.create_task(self._receive())
 
     @classmethod
@@ -125,16 +130,18 @@ class Connection:
         """
         known = security.assumed_versions if versions is None else versions
         probe = known is None and security.login() is None
+        last = False
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     reader, writer = await cls._dial(address, security)
                     connection = cls(address, reader, writer, security.client_id)
                     try:
-                        await connection._prepare(security, known, timeout, probe=probe)
+                        await connection._prepare(security, known, timeout, probe=probe, last=last)
                         return connection
                     except HungUp as hung_up:
                         await connection.close()
+                        last = security.login() is not None
                         known, probe = hung_up.versions, False
                     except BaseException:
                         await connection.close()
@@ -162,37 +169,104 @@ class Connection:
             hint = "is it running, and are host and port right?"
             raise Unreachable(f"broker {address}", why, hint) from None
 
-    async def _prepare(self, security: Security, versions: Versions | None, timeout: float, *, probe: bool) -> None:
-        """``probe``: the broker may be older than ApiVersions. Raises `HungUp` where it closed the connection on what
-        it does not know."""
+    async def _prepare(
+        self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last: bool
+    ) -> None:
+        """``probe``: the broker may be older than ApiVersions. ``last``: a closed connection is no reason for another.
+
+        Raises `HungUp` where the broker closed the connection on what it does not know, or during a login.
+        """
+        login = security.login()
         if versions is None and probe:
             versions = await versions_without_asking(self, timeout)
-        if versions is None:
-            answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
-            self.versions = {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
-            self._unproved = security.login() is None
+        if versions is None or (login and not versions):  # the version of the login depends on them
+            if login:
+                asked = asyncio.ensure_future(self._ask_versions(timeout))
+                try:
+                    await self._refuse_silence(asked, security, timeout)
+                    self.versions = await asked
+                finally:
+                    asked.cancel()
+            else:
+                self.versions = await self._ask_versions(timeout)
+                self._unproved = True
         else:
             self.versions = versions
             self._answered = True  # on an earlier connection: this is a Kafka broker, whatever happens to it now
-        if login := security.login():
-            await self._login(login, timeout)
+        if login:
+            await self._login(login, timeout, last=last)
 
-    async def _login(self, login: Mechanism, timeout: float) -> None:
+    async def _ask_versions(self, timeout: float) -> Versions:
+        answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
+        return {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
+
+    async def _refuse_silence(self, asked: asyncio.Future[Versions], security: Security, timeout: float) -> None:
+        """Raises `UnsupportedOperation` where a broker that does not answer ApiVersions is older than that request.
+
+        Another connection finds it out, and only then: a listener that wants a login counts what is sent there as a
+        failed login.
+        """
+        done, _ = await asyncio.wait([asked], timeout=min(_LOGIN_PATIENCE_S, timeout / 2))
+        if done and asked.exception() is None:
+            return
+        try:
+            other = Connection(self.address, *await self._dial(self.address, security), security.client_id)
+        except OffsetMgrError:
+            return
+        try:
+            versions = await versions_without_asking(other, timeout)
+        except HungUp as hung_up:
+            versions = hung_up.versions
+        except OffsetMgrError:
+            return
+        finally:
+            await other.close()
+        if versions is not None and not LOGS_IN.on(versions):
+            raise LOGS_IN.refusal(str(self.address), versions)
+
+    async def _login(self, login: Mechanism, timeout: float, *, last: bool) -> None:
         what = f"login to broker {self.address}"
-        if self.versions and not LOGS_IN.on(self.versions):
+        if not LOGS_IN.on(self.versions):
             raise LOGS_IN.refusal(str(self.address), self.versions)
         shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
         if shake.error_code != 0:
-            offered = ", ".join(shake.mechanisms)
+            # Kafka 0.10 names mechanisms also where it takes none.
+            offered = "" if shake.error_code == _NO_LOGINS_HERE else ", ".join(shake.mechanisms)
             hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = login.start()
+        if before("1.0", self.versions):
+            await self._login_with_tokens(login, message, timeout, last=last)
+            return
         while message is not None:
             request = SaslAuthenticateRequest(auth_bytes=message)
             answer = await self.call(request, SaslAuthenticateResponse, timeout)
             if answer.error_code != 0:
                 raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
             message = login.answer(answer.auth_bytes)
+
+    async def _login_with_tokens(self, login: Mechanism, token: bytes | None, timeout: float, *, last: bool) -> None:
+        """The login of Kafka 0.10 and 0.11 (KIP-43): each token is a frame without a header.
+
+        Such a broker closes the connection on wrong credentials, without a reason. A broker that stops closes the
+        connection too. So the login is tried on another connection, and fails if that is closed as well. Raises
+        `HungUp` for this, unless this is the ``last`` connection.
+        """
+        self._bare = True
+        try:
+            while token is not None:
+                answer = await self._exchange(token, timeout)
+                token = login.answer(answer)
+        except Unreachable:
+            if not last:
+                raise HungUp(self.versions) from None
+            raise AuthenticationFailed(
+                f"login to broker {self.address}",
+                "the broker closed the connection during the login",
+                f"check the user name and password; Kafka {release(self.versions)} does not say why it rejects a login",
+            ) from None
+        finally:
+            self._bare = False
 
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Leaves the open connection, logged in, to ``protocol``, which speaks raw frames on it from here on.
@@ -272,11 +346,12 @@ class Connection:
         """
         return await self._exchange(request, timeout)
 
-    async def _exchange(self, request: Payload | Encoded, timeout: float) -> bytes:
+    async def _exchange(self, request: Payload | Encoded | bytes, timeout: float) -> bytes:
+        """Bytes are a SASL token: they are sent without a header, and so is the answer."""
         async with self._slots:
             if self._failure is not None:
                 raise self._failure
-            correlation = next(self._correlation)
+            correlation = 0 if isinstance(request, bytes) else next(self._correlation)
             answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self._waiting.append((correlation, answer))
             self._writer.write(self._frame(request, correlation))
@@ -288,7 +363,9 @@ class Connection:
                 self._fail(error)
                 raise error from None
 
-    def _frame(self, request: Payload | Encoded, correlation: int) -> bytes:
+    def _frame(self, request: Payload | Encoded | bytes, correlation: int) -> bytes:
+        if isinstance(request, bytes):
+            return _INT32.pack(len(request)) + request
         if isinstance(request, Encoded):
             head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
             body = request.body
@@ -305,10 +382,10 @@ class Connection:
         try:
             while True:
                 (length,) = _INT32.unpack(await self._reader.readexactly(4))
-                if not 4 <= length <= _LARGEST_FRAME:
+                if not (0 if self._bare else 4) <= length <= _LARGEST_FRAME:
                     raise self._not_kafka()
                 frame = await self._reader.readexactly(length)
-                (correlation,) = _INT32.unpack_from(frame)
+                correlation = 0 if self._bare else _INT32.unpack_from(frame)[0]
                 # Kafka 0.8.2 answers some requests that fail with the correlation id 0.
                 if not self._waiting or correlation not in (self._waiting[0][0], 0):
                     raise self._not_kafka()
@@ -389,7 +466,7 @@ async def versions_without_asking(connection: Connection, timeout: float) -> Ver
 
 def _is_metadata_0(frame: bytes) -> bool:
     """Whether an answer has the layout of Metadata version 0, to its last byte."""
-    cursor = Cursor(frame, 4, flexible=False, longest=len(frame))
+    cursor = Cursor(frame, 4, flexible=False, answer=True)
     try:
         for _ in range(cursor.count(10)):
             cursor.int32()  # node id

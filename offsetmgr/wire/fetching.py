@@ -127,7 +127,7 @@ async def _by_segments(
         for number in numbers:
             body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(most)
     frame = await connection.exchange(Encoded(_LIST_OFFSETS, 0, bytes(body)), timeout)
-    cursor = Cursor(frame, 4, flexible=False)
+    cursor = Cursor(frame, 4, flexible=False, answer=True)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     try:
         for _ in range(cursor.count(6)):

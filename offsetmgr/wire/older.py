@@ -8,7 +8,8 @@ for. Messages are dicts, as `serverside` has them. The layouts that kio has no s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import struct
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidRequest, ServerError, UnsupportedOperation
@@ -40,6 +41,9 @@ _CHECKS_PARTITIONS: Final = 4
 _COUNTS_LAST_S: Final = 5.0
 _counts: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
 """When the partitions of a cluster's topics were asked for, in the loop's time, and their numbers, by broker."""
+_PARTITION: Final = struct.Struct(">hiii")
+"""A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
+_NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
 _OF_THE_GROUP: Final = frozenset({14, 15, 16, 30})
 """Codes that concern a whole group. OffsetFetch before version 2 says them of each partition."""
 
@@ -79,7 +83,7 @@ class _Broker(NamedTuple):
         """Sends a body that was written by hand, and reads the answer by hand."""
         frame = await self.connection.exchange(Encoded(api_key, version, body), self.timeout)
         try:
-            return read(Cursor(frame, 4, flexible=False, longest=len(frame)))
+            return read(Cursor(frame, 4, flexible=False, answer=True))
         except InvalidRequest as error:
             why = f"its answer is not Kafka's: {error.why}"
             raise ServerError(f"broker {self.connection.address}", why) from error
@@ -315,9 +319,11 @@ async def _metadata(broker: _Broker, api_key: int, asked: int, message: Mapping[
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
     if version >= 4:
         return await broker.ask(api_key, version, message)
-    everything: list[Message] | None = None if version else []
-    nothing = [] if version else [{"name": NO_TOPIC}]
-    answer = await broker.ask(api_key, version, {"topics": nothing if names == [] else everything})
+    everything = b"\xff\xff\xff\xff" if version else INT32.pack(0)
+    nothing = INT32.pack(0) if version else INT32.pack(1) + _text(NO_TOPIC)
+    wanted = None if names is None else frozenset(names)
+    body = nothing if names == [] else everything
+    answer = await broker.by_hand(api_key, version, body, _metadata_reader(version, wanted))
     if not answer["brokers"]:
         host, port = broker.connection.address
         answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]
@@ -326,6 +332,50 @@ async def _metadata(broker: _Broker, api_key: int, asked: int, message: Mapping[
         missing: Message = {"error_code": _UNKNOWN_TOPIC, "partitions": []}
         answer["topics"] = [found.get(name) or {**missing, "name": name} for name in names]
     return answer
+
+
+def _metadata_reader(version: int, wanted: Collection[str] | None) -> Callable[[Cursor], Message]:
+    """Reads Metadata 0 to 3. It skips the replicas, which no caller needs and which are most of a large answer, and
+    the partitions of topics that are not ``wanted`` (None: all are)."""
+
+    def read(cursor: Cursor) -> Message:
+        def broker() -> Message:
+            found = {"node_id": cursor.int32(), "host": cursor.string(), "port": cursor.int32()}
+            return found | ({"rack": cursor.nullable_string()} if version >= 1 else {})
+
+        def topic() -> Message:
+            found: Message = {"error_code": cursor.number(INT16), "name": cursor.string()}
+            if version >= 1:
+                found["is_internal"] = cursor.boolean()
+            found["partitions"] = partitions = []
+            kept = wanted is None or found["name"] in wanted
+            for _ in range(cursor.count(_PARTITION.size + INT32.size)):
+                error, index, leader, replicas = _PARTITION.unpack_from(cursor.data, cursor.take(_PARTITION.size))
+                skip(replicas)
+                skip(cursor.int32())  # replicas in sync
+                if kept:
+                    partitions.append(
+                        {**_NO_REPLICAS, "error_code": error, "partition_index": index, "leader_id": leader}
+                    )
+            return found
+
+        def skip(ids: int) -> None:
+            if ids < 0:
+                raise InvalidRequest("message", f"an array of {ids} items")
+            cursor.take(ids * INT32.size)
+
+        answer: Message = {}
+        if version >= 3:
+            cursor.int32()  # throttle time
+        answer["brokers"] = [broker() for _ in range(cursor.count(10))]
+        if version >= 2:
+            answer["cluster_id"] = cursor.nullable_string()
+        if version >= 1:
+            answer["controller_id"] = cursor.int32()
+        answer["topics"] = [topic() for _ in range(cursor.count(8))]
+        return answer
+
+    return read
 
 
 def _text(text: str) -> bytes:

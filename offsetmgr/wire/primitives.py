@@ -26,6 +26,9 @@ NO_TAGS: Final = b"\0"
 
 _MOST_ITEMS: Final = 200_000
 """Items of all arrays in one message: small ones take hundreds of times their bytes once they are objects."""
+_ITEM_BYTES: Final = 4
+"""Bytes that an item of an answer has at least, on average: those of a replica's id. An answer of Metadata for a large
+cluster has millions of them."""
 
 
 @dataclass(slots=True)
@@ -53,14 +56,15 @@ class Cursor:
         at: int,
         *,
         flexible: bool,
-        longest: int | None = None,
+        answer: bool = False,
     ) -> None:
-        """``longest``: bytes of a string, where `DECODING` does not limit them."""
-        self.longest = DECODING.string_bytes if longest is None else longest
+        """``answer``: the message is a broker's answer to a request of ours. Its own size limits its strings and its
+        number of items, since the connection limits that size."""
+        self.longest = len(data) if answer else DECODING.string_bytes
         self.data = data
         self.at = at
         self.flexible = flexible
-        self.items_left = _MOST_ITEMS
+        self.items_left = max(_MOST_ITEMS, len(data) // _ITEM_BYTES) if answer else _MOST_ITEMS
 
     def number(self, form: struct.Struct) -> int:
         """A number of a fixed size."""

@@ -158,6 +158,9 @@ HOLDS_LOCK: Final = Capability(
     "writes are not atomic: offsetmgr reads and compares just before each write, and reads again after it",
     weakens=True,
 )
+LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", API_VERSIONS, 0)
+"""Told by ApiVersions, which came with SaslHandshake: offset managers that want no login do not list the latter. A
+broker 0.9 with SASL takes Kerberos tickets only, which offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
@@ -176,6 +179,15 @@ TELLS_SETTINGS: Final = Capability(
 FENCES_WRITERS: Final = Capability("fences writers", "0.11", INIT_PRODUCER_ID, 0)
 DELETES_GROUPS: Final = Capability(
     "deletes groups", "1.1", DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
+)
+KEEPS_IN_USE: Final = Capability(
+    model.KEEPS_IN_USE,
+    "2.1",
+    OFFSET_COMMIT,
+    5,
+    "each offset expires by itself, even while its group has members; a write starts its life again with the broker's "
+    "retention, also where a client had asked for a longer one",
+    weakens=True,
 )
 KEEPS_EPOCHS: Final = Capability("keeps leader epochs", "2.1", OFFSET_COMMIT, 6, "offsets are written without epochs")
 KEEPS_PLACES: Final = Capability(
@@ -209,22 +221,20 @@ TELLS_TOPIC_IDS: Final = Capability(
     "offsetmgr recognises recreated topics by their time of creation in ZooKeeper",
 )
 
-LOGS_IN: Final = Capability("takes SASL logins as requests", "1.0", METADATA, 5)
-"""Told by Metadata: offset managers that want no login do not list SaslAuthenticate."""
-
 CAPABILITIES: Final = (
     READS_OFFSETS,
     COMMITS_OFFSETS,
     READS_ALL_OFFSETS,
     DESCRIBES_MEMBERS,
     HOLDS_LOCK,
+    LOGS_IN,
     LISTS_GROUPS,
     FINDS_BY_TIME,
     TELLS_CLUSTER_ID,
     TELLS_SETTINGS,
     FENCES_WRITERS,
-    LOGS_IN,
     DELETES_GROUPS,
+    KEEPS_IN_USE,
     KEEPS_EPOCHS,
     KEEPS_PLACES,
     DELETES_OFFSETS,

@@ -58,7 +58,7 @@ def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> b
 def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Message:
     """The response whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format."""
     schema = _response(api_key, version)
-    return schema.read(Cursor(frame, at, flexible=schema.flexible, longest=len(frame)))
+    return schema.read(Cursor(frame, at, flexible=schema.flexible, answer=True))
 
 
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:

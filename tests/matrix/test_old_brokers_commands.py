@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 2
 
 LACKS = {
-    "0.8.2.2": 15,
-    "0.9.0.1": 12,
+    "0.8.2.2": 16,
+    "0.9.0.1": 13,
     "0.10.2.2": 9,
-    "1.1.1": 5,
+    "1.1.1": 6,
     "2.8.2": 0,
 }
 """How many of the capabilities each release lacks."""
@@ -86,6 +86,23 @@ def test_a_migration_goes_there_and_back(world: World, unique: str) -> None:
     world.run("migrate", "rollback", "p.json", "--reverse-plan", "back.json")
     world.run("migrate", "apply", "back.json", "--yes")
     assert world.held(world.zookeeper, unique) == {0: 7, 1: 8}
+
+
+def test_the_life_of_what_is_written_is_told(world: World, era: Era, unique: str) -> None:
+    """Before 2.1 each offset has a life of its own, and a write starts it again. From 2.1 on the group lock starts the
+    life of the whole group again."""
+    world.commit(world.kafka, unique, {0: 5})
+    world.commit(world.zookeeper, unique, {0: 5, 1: 6})
+    apart = 'lacks "keeps the offsets of groups in use" (from 2.1 on): each offset expires by itself'
+    locked = "expiry  the group lock of a write starts the life of all offsets again that the group holds"
+    planned = ("migrate", "plan", "--from", world.zookeeper, "--to", world.kafka, "--group", unique, "-o", "p.json")
+    for said in (world.run(*planned), world.run("migrate", "apply", "p.json", "--yes")):
+        assert (apart in said) == (era.release != "2.8.2")
+        assert (locked in said) == (era.release == "2.8.2")
+        assert "expiry  offsets copied now" in said
+    assert (apart in world.run("migrate", "rollback", "p.json", "--yes")) == (era.release != "2.8.2")
+    set_one = ("offsets", "set", "--group", unique, *world.servers, "--topic", f"{world.topic}:0", "--to-offset", "3")
+    assert (apart in world.run(*set_one, "--execute", "--yes")) == (era.release != "2.8.2")
 
 
 def test_a_rollback_restores_what_was_there_and_says_what_stays(world: World, era: Era, unique: str) -> None:

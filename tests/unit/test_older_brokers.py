@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
-from offsetmgr.errors import UnsupportedOperation
+from offsetmgr.errors import AuthenticationFailed, ServerError, UnsupportedOperation
+from offsetmgr.model import KEEPS_IN_USE
 from offsetmgr.wire import releases
 from offsetmgr.wire.connection import Address, Connection, Encoded, _is_metadata_0
 from offsetmgr.wire.older import ask_older
 from offsetmgr.wire.primitives import INT16, INT32, INT64, string
-from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
-from offsetmgr.wire.serverside import decode_request, encode_response
+from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
+from offsetmgr.wire.security import Security
+from offsetmgr.wire.serverside import decode_request, decode_response, encode_response
 
-KAFKA_0_10_2: Versions = {**KAFKA_0_9, 1: (0, 3), 2: (0, 1), 3: (0, 2), 9: (0, 2), 11: (0, 1), 18: (0, 0), 19: (0, 1)}
-KAFKA_1_1: Versions = {**KAFKA_0_10_2, 1: (0, 7), 3: (0, 5), 8: (0, 3), 9: (0, 3), 10: (0, 1), 22: (0, 0), 42: (0, 1)}
+KAFKA_0_10_2: Versions = {
+    **KAFKA_0_9,
+    **{1: (0, 3), 2: (0, 1), 3: (0, 2), 9: (0, 2), 11: (0, 1), 17: (0, 0), 18: (0, 0), 19: (0, 1)},
+}
+KAFKA_1_1: Versions = {
+    **KAFKA_0_10_2,
+    **{1: (0, 7), 3: (0, 5), 8: (0, 3), 9: (0, 3), 10: (0, 1), 17: (0, 1), 22: (0, 0), 36: (0, 0), 42: (0, 1)},
+}
 
 
 _ports = itertools.count(1)
@@ -151,6 +160,61 @@ def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
     assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [("there", 0), ("missing", 3)]
 
 
+def large(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
+    """A Metadata answer of a large cluster with three replicas of each partition, as a broker sends it."""
+    replicas = struct.pack(">iiii", 3, 0, 1, 2)
+    parts = b"".join(struct.pack(">hii", 0, number, number % 3) + replicas * 2 for number in range(partitions))
+    body = bytearray(INT32.pack(0) if version >= 3 else b"")  # throttle time
+    body += INT32.pack(1) + INT32.pack(0) + text("h") + INT32.pack(9092)
+    if version >= 1:
+        body += text("rack")
+    if version >= 2:
+        body += text("cluster")
+    if version >= 1:
+        body += INT32.pack(0)  # controller
+    body += INT32.pack(topics)
+    for number in range(topics):
+        body += INT16.pack(0) + text(f"topic-{number}") + (b"\0" if version >= 1 else b"")
+        body += INT32.pack(partitions) + parts
+    return bytes(body)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_cluster_of_300_000_partitions_is_read(version: int) -> None:
+    """Its answer holds 2,100,000 items: 1,000 topics of 300 partitions with six replica ids each."""
+    broker = Broker({**KAFKA_0_9, 3: (0, version)}, lambda request: large(version))
+    everything = broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
+    assert {len(topic["partitions"]) for topic in everything["topics"]} == {300}
+    assert len(everything["topics"]) == 1_000
+    asked = {"topics": [{"name": "topic-7"}, {"name": "gone"}], "allow_auto_topic_creation": False}
+    named = broker.ask(3, 8, asked)["topics"]
+    assert [(topic["name"], len(topic["partitions"])) for topic in named] == [("topic-7", 300), ("gone", 0)]
+    read = decode_response(3, 8, encode_response(3, 8, {**everything, "topics": named}), 0)
+    assert [part["leader_id"] for part in read["topics"][0]["partitions"][:4]] == [0, 1, 2, 0]
+
+
+def test_offsets_of_250_000_partitions_are_read_as_far_as_the_answers_size_allows() -> None:
+    part = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 42}
+    topics = [{"name": "orders", "partitions": [part] * 250_000}]
+    broker = Broker(KAFKA_0_10_2, lambda request: encode_response(2, 1, {"topics": topics}))
+    asked = [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    (found,) = broker.ask(2, 4, {"replica_id": -1, "isolation_level": 0, "topics": asked})["topics"]
+    assert len(found["partitions"]) == 250_000
+
+
+@pytest.mark.parametrize(
+    "count",
+    [struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)],
+    ids=["a negative count", "a count beyond the answer"],
+)
+def test_a_metadata_answer_with_a_false_number_of_replicas_is_refused(count: bytes) -> None:
+    body = large(0, topics=1, partitions=1)
+    at = len(body) - 32  # where the number of replicas stands
+    broker = Broker(KAFKA_0_9, lambda request: body[:at] + count + body[at + 4 :])
+    with pytest.raises(ServerError, match="its answer is not Kafka's"):
+        broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
+
+
 def test_times_are_refused_and_ends_are_found_where_only_segments_can_be_asked_for() -> None:
     def answer(request: Encoded) -> bytes:
         parts = INT32.pack(1) + INT32.pack(0) + INT16.pack(0) + INT32.pack(1) + INT64.pack(42)
@@ -196,3 +260,121 @@ def test_answers_of_version_0_and_1_of_metadata_are_told_apart() -> None:
     new = encode_response(3, 1, {"brokers": [nodes], "controller_id": 1, "topics": [topic]})
     assert _is_metadata_0(bytes(4) + old)
     assert not _is_metadata_0(bytes(4) + new)
+
+
+def test_plans_for_brokers_before_2_1_say_that_each_offset_has_a_life_of_its_own() -> None:
+    """From 2.1 on brokers take OffsetCommit 5, which has no retention."""
+    later: Versions = {**KAFKA_1_1, 8: (0, 6), 1: (0, 10)}
+    for spoken, told in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
+        texts = [weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_IN_USE]
+        assert bool(texts) == told
+        assert not told or "each offset expires by itself" in texts[0]
+
+
+LOGIN = Security(sasl=("PLAIN", "alice", "secret"))
+
+
+class Listener:
+    """A listener with SASL PLAIN as a broker of these versions has it. It closes the first ``lost`` connections in the
+    middle of the login. Brokers before 0.10.0 get no SASL: 0.9 leaves ApiVersions unanswered, 0.8.2 closes."""
+
+    def __init__(self, versions: Versions, *, password: str = "secret", lost: int = 0) -> None:
+        self.versions = versions
+        self.sent: list[tuple[int, int]] = []
+        """API and version of each request; (-1, 0) is a token without a header."""
+        self.connections = 0
+        self._password = password
+        self._lost = lost
+
+    def open(self, timeout: float = 5) -> Versions:
+        """Opens a connection and closes it; returns what the broker speaks."""
+
+        async def run() -> Versions:
+            async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
+                port = server.sockets[0].getsockname()[1]
+                connection = await Connection.open(Address("127.0.0.1", port), LOGIN, timeout)
+                assert await connection.exchange(Encoded(METADATA, 0, INT32.pack(0)), timeout)
+                await connection.close()
+                return connection.versions
+
+        return asyncio.run(run())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        bare, lost = False, self.connections <= self._lost
+        try:
+            while True:
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(length)
+                key, version = (-1, 0) if bare else struct.unpack_from(">hh", frame)
+                self.sent.append((key, version))
+                answer = b"" if bare else self._answer(key, version, frame)
+                if bare and (lost or frame != f"\0alice\0{self._password}".encode()):
+                    return
+                if answer is None:
+                    await reader.read()
+                    return
+                if not bare:
+                    answer = frame[4:8] + answer
+                writer.write(INT32.pack(len(answer)) + answer)
+                bare = (key, version) == (17, 0)
+        except (asyncio.IncompleteReadError, EOFError):
+            pass
+        finally:
+            writer.close()
+
+    def _answer(self, key: int, version: int, frame: bytes) -> bytes | None:
+        """None: no answer. Raises `EOFError` where the broker closes the connection."""
+        if key == 18 and 18 not in self.versions:
+            if self.versions is KAFKA_0_8_2:
+                raise EOFError
+            return None
+        if key == 18:
+            keys = [{"api_key": k, "min_version": low, "max_version": high} for k, (low, high) in self.versions.items()]
+            return encode_response(18, 0, {"error_code": 0, "api_keys": keys})
+        if key == 17:
+            return encode_response(17, version, {"error_code": 0, "mechanisms": ["PLAIN"]})
+        if key == 36:
+            message = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime": 0}
+            return encode_response(36, version, message)
+        if key == 16 and 16 not in self.versions:
+            raise EOFError
+        if key == 16:
+            return encode_response(16, 0, {"error_code": 0, "groups": []})
+        return encode_response(3, 0, {"brokers": [], "topics": []})
+
+
+@pytest.mark.parametrize(
+    ("versions", "sent"),
+    [
+        (KAFKA_0_10_2, [(18, 0), (17, 0), (-1, 0), (3, 0)]),
+        (KAFKA_1_1, [(18, 0), (17, 1), (36, 0), (3, 0)]),
+    ],
+)
+def test_a_login_is_sent_as_tokens_before_1_0_and_as_requests_from_then_on(
+    versions: Versions, sent: Sequence[tuple[int, int]]
+) -> None:
+    listener = Listener(versions)
+    assert listener.open() == versions
+    assert listener.sent == sent
+
+
+def test_a_wrong_password_is_named_though_0_10_only_closes_the_connection() -> None:
+    listener = Listener(KAFKA_0_10_2, password="another")
+    with pytest.raises(AuthenticationFailed, match="closed the connection during the login") as failed:
+        listener.open()
+    assert "check the user name and password" in str(failed.value.hint)
+    assert listener.connections == 2
+
+
+def test_a_broker_that_closes_a_connection_during_the_login_because_it_stops_does_not_fail_the_login() -> None:
+    listener = Listener(KAFKA_0_10_2, lost=1)
+    assert listener.open() == KAFKA_0_10_2
+    assert listener.connections == 2
+
+
+@pytest.mark.parametrize("versions", [KAFKA_0_8_2, KAFKA_0_9])
+def test_a_login_to_a_broker_before_0_10_is_refused_by_the_capability(versions: Versions) -> None:
+    listener = Listener(versions)
+    with pytest.raises(UnsupportedOperation, match=r'lacks the capability "takes SASL logins", .* Kafka 0\.10\.0'):
+        listener.open(timeout=1)
