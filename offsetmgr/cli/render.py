@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +27,8 @@ from offsetmgr.model import BrokerPartition
 BATCH: Final = 4_000
 """Rows formatted together. A table's column widths come from its first batch."""
 _CACHED: Final = 20_000
+_NARROWEST: Final = 20
+"""Characters that a table's last column must have for its text to be wrapped."""
 PROGRESS_AFTER: Final = 1.0
 """Seconds before progress is shown at all."""
 _TTY_EVERY: Final = 0.1
@@ -186,6 +190,8 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
             titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
             sys.stdout.write("  ".join(titles).rstrip() + "\n")
         lines = map("  ".join, zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True))
+        if sys.stdout.isatty():
+            lines = map(_wrapper(shown), lines)
         sys.stdout.write("\n".join(map(str.rstrip, lines)) + "\n")
         count += len(batch)
     sys.stdout.flush()
@@ -203,6 +209,21 @@ def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: b
         width = max(len(column.title or column.name), *map(len, cells))
         shown.append((i, _Padded(encode, width, right=column.right)))
     return shown
+
+
+def _wrapper(shown: list[tuple[int, _Padded]]) -> Callable[[str], str]:
+    """Breaks the text of a table's last column at the terminal's width; words and the other columns stay whole."""
+    terminal = shutil.get_terminal_size().columns
+    indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
+
+    def wrapped(line: str) -> str:
+        aligned = line[max(indent - 2, 0) : indent].isspace()  # not so where an earlier cell is wider than its column
+        if len(line.rstrip()) <= terminal or terminal - indent < _NARROWEST or not aligned:
+            return line
+        text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
+        return line[:indent] + f"\n{' ' * indent}".join(text)
+
+    return wrapped
 
 
 def note(text: str) -> None:

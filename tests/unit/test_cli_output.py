@@ -54,6 +54,21 @@ def test_unknown_numbers_are_a_dash_and_nothing_in_a_name_reaches_the_terminal(
     assert capsys.readouterr().out.splitlines()[1] == "a\\x1b[31m\\nb        -  n"
 
 
+def test_on_a_terminal_the_last_column_is_wrapped_at_its_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    text = "the broker keeps the offsets of a group until they expire"
+    write_rows((Column("group"), Column("note")), [("orders", text), ("x", "short")], OutputFormat.TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP   NOTE",
+        "orders  the broker keeps the offsets of",
+        "        a group until they expire",
+        "x       short",
+    ]
+
+
 def test_names_are_never_cut_and_late_rows_may_be_wider_than_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [("g", 1, None, 0)] * BATCH + [("g" * 249, 2, "late", 0)]
     write_rows(COLUMNS, rows, OutputFormat.TABLE)
