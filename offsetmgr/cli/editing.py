@@ -16,7 +16,7 @@ from offsetmgr.cli.stopping import ending
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
 from offsetmgr.errors import GroupActive, ServerError, TimedOut, Unreachable
-from offsetmgr.model import Committed
+from offsetmgr.model import DELETES_OFFSETS, Committed
 from offsetmgr.operations.carryout import carry_out
 from offsetmgr.operations.describe import refuse_active
 from offsetmgr.operations.images import header_for, new_path
@@ -183,9 +183,26 @@ class Edit:
             note(f"{done}, {len(failures):,} failed" if failures else done)
             if verdicts[Verdict.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
                 self.undo = undo
+            self._note_late_deletions(proposal, others)
             for line in self.undo if self.announce else ():
                 note(f"undo: {line}")
         return FAILED if failures else 0
+
+    def _note_late_deletions(
+        self, proposal: Proposal, others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+    ) -> None:
+        """Prints how many deleted offsets the brokers keep for a while, where they cannot delete single offsets."""
+        deleted = sum(
+            change.after is None and change.writes and change.partition not in others.get(group.group, ())
+            for group in proposal
+            if group.group in others
+            for change in group.changes
+        )
+        if deleted and any(weakness.capability == DELETES_OFFSETS for weakness in self.store.weaknesses()):
+            note(
+                f"mind: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
+                " or until the group is deleted; a consumer that starts before that starts from them"
+            )
 
     def _carry_out(self, proposal: Proposal, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
         """How to undo it, and the results as they come. Of a store that keeps two others each has its own images."""

@@ -432,11 +432,11 @@ def rollback_command(
         note("every group that the journal knows was rolled back by an earlier run; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
+        _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
         late = _late_deletion(target)
-        restored = "rolled back: every offset is as it was before (a group that was created stays, empty)"
-        if late:
-            restored = f"rolled back: every offset that existed before is as it was. {late}"
-        _say_next(report, restored)
+        created = sum(step.target is None for group in plan.groups() for step in group.writes())
+        if late and created:
+            note(f"mind: the plan created {view.counted(created, 'offset')} there, and rollback deleted them. {late}")
     _end_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)
@@ -603,10 +603,11 @@ def mirror_command(
 ) -> None:
     """Keep a target following a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
-    For consumers that cannot commit to both. Towards Kafka each group is held by the mirror, so nobody else can commit
-    to it; a consumer that starts with the group takes it over, and the mirror of that group ends. Groups with live old
-    consumers are taken once each consumer that owns partitions was seen to commit to ZooKeeper alone: one that commits
-    to both could commit nowhere while its group is held.
+    For consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
+    other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that group
+    ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads again
+    after it. Groups with live old consumers are taken once each consumer that owns partitions was seen to commit to
+    ZooKeeper alone: one that commits to both could commit nowhere while its group is held.
     """
     from offsetmgr.migration.mirror import Mirror
 
@@ -633,6 +634,7 @@ def mirror_command(
     if header.compared is not None:
         note(f"numbers {header.compared.text(translate)}")
     note(f"topics  recreated after the commit: {header.recreation}")
+    view.show_weaknesses(header.weaknesses)
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"keep {target.uri} following, until stopped?", yes=yes)
     retention = sides.retention_ms()

@@ -134,6 +134,23 @@ TranslateOption = Annotated[
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 
 
+def _reading_offsets_topic() -> Callable[[int, int], None]:
+    """Shows how far the reading of a broker's offsets topic is, and takes the line away at its end."""
+    from offsetmgr.cli.render import Meter
+
+    meter: Meter | None = None
+
+    def show(read: int, records: int) -> None:
+        nonlocal meter
+        meter = meter or Meter("reading __consumer_offsets")
+        meter.show(read, records)
+        if read >= records:
+            meter.clear()
+            meter = None
+
+    return show
+
+
 class Connect:
     """What the connection options of one command line mean. Opens stores and clusters, and closes them at the end."""
 
@@ -178,6 +195,11 @@ class Connect:
 
             if isinstance(store, ZookeeperStore):
                 self._sessions[store.session.connect] = store.session
+        if store.uri.startswith("kafka:"):
+            from offsetmgr.stores.kafka import KafkaStore
+
+            if isinstance(store, KafkaStore):
+                store.on_read = _reading_offsets_topic()
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
 from offsetmgr.formats.images import GroupImages
-from offsetmgr.model import ABSENT, DELETES_OFFSETS, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations.proposal import BY_PARTITION, GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
@@ -51,16 +51,12 @@ class RemovesGroups(Protocol):
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
     """Removes groups whose offsets were deleted before (with before-images); one that has offsets again is a
-    `Conflict` and stays. Gives nothing for stores in which a group is nothing but its offsets, and nothing for a group
-    whose deleted offsets stay until they expire: the store removes the group then."""
+    `Conflict` and stays. Gives nothing for stores in which a group is nothing but its offsets."""
     if not isinstance(store, RemovesGroups):
         return
-    expires = any(weakness.capability == DELETES_OFFSETS for weakness in store.weaknesses())
     for group in groups:
         try:
             if store.fetch(group):
-                if expires:
-                    continue
                 yield group, Conflict(f"group {group!r}", "somebody committed to it meanwhile, so it stays")
                 continue
             store.delete_group(group)

@@ -117,6 +117,16 @@ def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Deci
     return Decided(outcomes, todo)
 
 
+def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
+    """The same changes for a broker that keeps no leader epochs: an offset with the same number is the same there."""
+    return {
+        tp: change
+        if change.after is None or change.after.leader_epoch is None
+        else change._replace(after=change.after._replace(leader_epoch=None))
+        for tp, change in changes.items()
+    }
+
+
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
     """The result where the group as a whole was refused."""
     return GroupEditResult(

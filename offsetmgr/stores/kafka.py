@@ -20,6 +20,7 @@ from offsetmgr.stores.base import (
     Capabilities,
     Change,
     ChangeOutcome,
+    GroupEdit,
     HeldGroup,
     StoreIdentity,
 )
@@ -47,6 +48,9 @@ class KafkaStore(WiredStore):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
+        self.on_read: Callable[[int, int], object] = lambda _read, _all: None
+        """Called while the offsets topic is read, which brokers need that do not list groups: how many records were
+        read, and how many there are. Set it before the first call."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
@@ -54,7 +58,8 @@ class KafkaStore(WiredStore):
         from offsetmgr.wire.security import Security
 
         client = Client(self._bootstrap, Security.of(config.kafka))
-        client.offsets_topic = KafkaOffsetsTopic(client)
+        client.offsets_topic = topic = KafkaOffsetsTopic(client)
+        topic.on_read = self.on_read
         return client
 
     def _edits(self, client: Client, timeout: float) -> KafkaEdits:
@@ -197,7 +202,13 @@ class HeldKafkaGroup:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """`edit`, within the store's event loop."""
-        from offsetmgr.stores.deciding import Outcomes, carry_out
+        from offsetmgr.stores.deciding import Outcomes, carry_out, without_epochs
+
+        if not self._hold.locked:
+            unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
+            return dict(unlocked.outcomes)
+        if not self._hold.keeps_epochs:
+            changes = without_epochs(changes)
 
         async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
             return await self._hold.commit(wanted, deadline)
@@ -209,6 +220,8 @@ class HeldKafkaGroup:
 
     async def recommit(self, deadline: float) -> OffsetMgrError | None:
         """Commits what is committed once more, within the store's event loop; gives the first partition's error."""
+        if not self._hold.locked:
+            return next(iter((await self._edits().recommit(self.group, deadline)).failures.values()), None)
         found = await self._hold.fetch(None, deadline)
         results: list[OffsetMgrError | None] = list((found.errors or {}).values())
         if found.offsets:
@@ -218,6 +231,13 @@ class HeldKafkaGroup:
 
     def release(self) -> None:
         self._wire.run(self._hold.release)
+
+    def _edits(self) -> KafkaEdits:
+        """The edits without the lock, for brokers that have none."""
+        from offsetmgr.stores.kafka_edits import KafkaEdits
+
+        assert isinstance(self._wire.edits, KafkaEdits)
+        return self._wire.edits
 
     async def give_up(self, deadline: float) -> None:
         """`release`, within the store's event loop."""

@@ -22,10 +22,10 @@ from offsetmgr.stores.base import (
     Verdict,
     same_value,
 )
-from offsetmgr.stores.deciding import all_failed, bad_group, carry_out, decide
-from offsetmgr.stores.wired_edits import WiredEdits
+from offsetmgr.stores.deciding import all_failed, bad_group, carry_out, decide, without_epochs
+from offsetmgr.stores.wired_edits import COMPARED, WiredEdits
 from offsetmgr.wire.connection import Address
-from offsetmgr.wire.releases import DELETES_GROUPS, HOLDS_LOCK
+from offsetmgr.wire.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.wire.requests import FetchedGroup
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
@@ -80,7 +80,10 @@ class KafkaEdits(WiredEdits):
         self, edit: GroupEdit, state: GroupDescription, held: FetchedGroup, deadline: float
     ) -> GroupEditResult:
         at = Address.parse(state.coordinator)
-        lockable = HOLDS_LOCK.on(await self._client.versions(at, deadline))
+        versions = await self._client.versions(at, deadline)
+        lockable = HOLDS_LOCK.on(versions)
+        if not KEEPS_EPOCHS.on(versions):
+            edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
             from offsetmgr.wire.membership import group_active
 
@@ -89,7 +92,7 @@ class KafkaEdits(WiredEdits):
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
         if not lockable:
-            return await self._unlocked(edit, deadline, at)
+            return await self.unlocked(edit, deadline, at)
         if edit.guard is Guard.COMPARE:
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.wire.grouplock import locked
@@ -109,23 +112,29 @@ class KafkaEdits(WiredEdits):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def _unlocked(self, edit: GroupEdit, deadline: float, at: Address) -> GroupEditResult:
+    async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
         """On brokers without the group lock: read, compared, written, and read again."""
         result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
         written = [tp for tp, outcome in result.outcomes.items() if outcome.verdict is Verdict.WRITTEN]
         if not written:
             return result
-        after = await self.fetch(edit.group, written, deadline)
-        outcomes = dict(result.outcomes)
+        try:
+            after = await self.fetch(edit.group, written, deadline)
+        except OffsetMgrError as error:
+            return replace(result, how=f"{COMPARED}; it could not be read again: {error}")
+        outcomes, how = dict(result.outcomes), result.how
         for tp in written:
             wanted, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
-            if wanted is not None and not same_value(found, wanted, KEPT_WITHOUT_LOCK):
+            if (unreadable := after.errors.get(tp)) is not None:
+                how = f"{COMPARED}; {tp} could not be read again: {unreadable}"
+            elif not same_value(found, wanted, KEPT_WITHOUT_LOCK):
                 outcomes[tp] = ChangeOutcome(Verdict.FAILED, outcomes[tp].before, _overwritten(tp, wanted, found))
-        return replace(result, outcomes=outcomes)
+        return replace(result, outcomes=outcomes, how=how)
 
 
-def _overwritten(tp: TopicPartition, wanted: OffsetAndMetadata, found: Offset) -> Conflict:
+def _overwritten(tp: TopicPartition, wanted: OffsetAndMetadata | None, found: Offset) -> Conflict:
+    did = "deleted the offset" if wanted is None else f"wrote {wanted.offset}"
     said = "no commit" if isinstance(found, Absent) else f"offset {found.offset}"
     return Conflict(
-        str(tp), f"wrote {wanted.offset}, and then found {said}: somebody else commits to the group", actual=found
+        str(tp), f"offsetmgr {did} and then found {said}: another client commits to the group", actual=found
     )

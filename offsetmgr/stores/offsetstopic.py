@@ -8,11 +8,13 @@ last reading ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from offsetmgr.errors import CoordinatorNotAvailable, OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.model import TopicPartition
+from offsetmgr.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.javahash import java_hash
+from offsetmgr.model import DELETED, TopicPartition
+from offsetmgr.segments.batches import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed import SavedOffset, decode
 from offsetmgr.segments.offsets import OffsetsFold
 from offsetmgr.wire import fetching
@@ -20,87 +22,110 @@ from offsetmgr.wire.client import Client
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.fetching import EARLIEST, LATEST, Limits, Slice
 from offsetmgr.wire.leaders import Leaders
-from offsetmgr.wire.listing import OFFSETS_TOPIC
 from offsetmgr.wire.logranges import partition_counts
+from offsetmgr.wire.requests import OFFSETS_TOPIC
 
 _SLICE_BYTES: Final = 1024 * 1024
 _LARGEST_SLICE: Final = 64 * 1024 * 1024
 
+Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
+OnRead: TypeAlias = Callable[[int, int], object]
+"""Takes how many records were read, and how many there are."""
+
 
 class KafkaOffsetsTopic:
-    """Use it within the client's event loop. Construction does no I/O."""
+    """Use it within the client's event loop. Construction does no I/O.
+
+    A call may take as long as the topic is large: its deadline is a limit for each answer of a broker, counted from the
+    request.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.on_read: OnRead = lambda _read, _all: None
+        """Called again and again during a reading."""
         self._leaders = Leaders(client)
         self._folds: dict[TopicPartition, OffsetsFold] = {}
-        self._decoded: dict[TopicPartition, tuple[int, dict[str, Mapping[TopicPartition, SavedOffset]]]] = {}
+        self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
         """Of each partition what was decoded last, and up to which offset of the log."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
-        """Ids of all groups that have offsets. Raises `OffsetMgrError` where a partition cannot be read."""
-        return sorted(await self.saved(deadline))
+        """Ids of all groups that have offsets, except those whose offsets offsetmgr has deleted. Raises as `saved`."""
+        return sorted(group for group, found in (await self.saved(deadline)).items() if _living(found))
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
-        """The partitions for which each of these groups has committed offsets. Raises as `groups`."""
-        found = await self.saved(deadline)
+        """The partitions for which each of these groups has committed offsets. Raises as `saved`."""
+        found = await self.saved(deadline, groups)
         return {group: list(found.get(group, ())) for group in groups}
 
-    async def saved(self, deadline: float) -> dict[str, Mapping[TopicPartition, SavedOffset]]:
-        """The offsets of every group with their times, as the log's end has them at this moment. Raises as `groups`."""
+    async def saved(self, deadline: float, groups: Sequence[str] | None = None) -> Groups:
+        """The offsets of every group (or of those in the same partitions as ``groups``) with their times, as the log's
+        end has them at this moment; None for an offset that cannot be decoded.
+
+        Raises `OffsetMgrError` where a partition cannot be read, or has a key that cannot be decoded.
+        """
+        limit = max(deadline - asyncio.get_running_loop().time(), 0.001)
         async with self._reading:
-            count = (await partition_counts(self._client, [OFFSETS_TOPIC], deadline)).get(OFFSETS_TOPIC, 0)
-            partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
-            ends = await self._edges(partitions, LATEST, deadline)
+            count = (await partition_counts(self._client, [OFFSETS_TOPIC], _from_now(limit))).get(OFFSETS_TOPIC, 0)
+            numbers = range(count) if groups is None else sorted({n for g in groups for n in _places(g, count)})
+            partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
+            ends = await self._edges(partitions, LATEST, limit)
             new = [tp for tp in partitions if tp not in self._folds]
-            starts = await self._edges(new, EARLIEST, deadline)
+            starts = await self._edges(new, EARLIEST, limit)
             positions = {tp: starts[tp] if tp in starts else self._folds[tp].end or 0 for tp in partitions}
-            await self._follow({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, deadline)
-            everything: dict[str, Mapping[TopicPartition, SavedOffset]] = {}
+            await self._follow({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, limit)
+            everything: Groups = {}
             for tp in partitions:
                 everything |= self._groups_of(tp)
             return everything
 
-    def _groups_of(self, tp: TopicPartition) -> dict[str, Mapping[TopicPartition, SavedOffset]]:
+    def _groups_of(self, tp: TopicPartition) -> Groups:
         fold = self._folds.get(tp)
         if fold is None:
             return {}
         end = fold.end or 0
         known = self._decoded.get(tp)
         if known is None or known[0] != end:
-            known = self._decoded[tp] = (end, {saved.group: saved.offsets for saved in decode(fold.newest).groups})
+            decoded = decode(fold.newest)
+            if decoded.errors:
+                raise decoded.errors[0]
+            groups: Groups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
+            known = self._decoded[tp] = (end, groups)
         return known[1]
 
-    async def _edges(self, partitions: list[TopicPartition], edge: int, deadline: float) -> dict[TopicPartition, int]:
+    async def _edges(self, partitions: list[TopicPartition], edge: int, limit: float) -> dict[TopicPartition, int]:
         async def ask(
             leader: Address, of_it: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, int | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
             return await fetching.edges(connection, dict.fromkeys(of_it, edge), _left(attempt))
 
-        found = await self._leaders.per_partition(partitions, ask, deadline) if partitions else {}
+        found = await self._leaders.per_partition(partitions, ask, _from_now(limit)) if partitions else {}
         return {tp: _offset(at) for tp, at in found.items()}
 
     async def _follow(
-        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], deadline: float
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: float
     ) -> None:
         """Reads these partitions from their positions up to their ends."""
         left, size = dict(positions), _SLICE_BYTES
+        total = sum(ends[tp] - at for tp, at in left.items())
         while left:
             moved = False
-            for tp, answer in (await self._slices(left, Limits(max_bytes=size), deadline)).items():
+            for tp, answer in (await self._slices(left, Limits(max_bytes=size), _from_now(limit))).items():
                 if isinstance(answer, OffsetMgrError):
                     raise answer
                 fold = self._folds.setdefault(tp, OffsetsFold())
-                fold.take(answer.data)
+                fold.take(_whole_entries(answer.data))
                 if fold.end is not None and fold.end > left[tp]:
                     moved, left[tp] = True, fold.end
             if not moved:
                 if size >= _LARGEST_SLICE:
                     stuck, at = next(iter(left.items()))
-                    raise CoordinatorNotAvailable(str(stuck), f"nothing can be read at offset {at}")
+                    why = f"the broker gives no whole message at offset {at}, though the log ends at {ends[stuck]}"
+                    raise ServerError(str(stuck), why, "look at the broker's log: is the file of that offset damaged?")
                 size *= 4  # brokers before 0.10.1 cut off what is larger than the limit
+            self.on_read(total - sum(max(ends[tp] - at, 0) for tp, at in left.items()), total)
             left = {tp: at for tp, at in left.items() if at < ends[tp]}
 
     async def _slices(
@@ -113,6 +138,31 @@ class KafkaOffsetsTopic:
             return await fetching.fetch(connection, {tp: positions[tp] for tp in of_it}, limits, _left(attempt))
 
         return await self._leaders.per_partition(positions, ask, deadline)
+
+
+def _whole_entries(data: bytes) -> bytes:
+    """A piece of a log without the last batch or message, if that was cut off."""
+    at = 0
+    while (start := at + LOG_OVERHEAD) <= len(data):
+        end = start + LOG_HEADER.unpack_from(data, at)[1]
+        if not start < end <= len(data):
+            break
+        at = end
+    return data[:at]
+
+
+def _places(group: str, partitions: int) -> set[int]:
+    """The partitions of an offsets topic that may hold a group: Kafka's ``Utils.abs`` was another one once."""
+    found = java_hash(group)
+    return {abs(found) % partitions, (found & 0x7FFFFFFF) % partitions} if partitions else set()
+
+
+def _living(found: Mapping[TopicPartition, SavedOffset | None]) -> bool:
+    return any(one is None or one.metadata != DELETED for one in found.values())
+
+
+def _from_now(limit: float) -> float:
+    return asyncio.get_running_loop().time() + limit
 
 
 def _offset(found: int | OffsetMgrError) -> int:

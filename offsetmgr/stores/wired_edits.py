@@ -7,12 +7,12 @@ few commands need of the wire is imported where it is used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.errors import GroupActive, OffsetMgrError, TimedOut
 from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Guard, Verdict
+from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Guard, Verdict
 from offsetmgr.stores.deciding import Decided, Outcomes, all_failed, bad_group, carry_out, malformed, scanned
 from offsetmgr.wire.client import Client, NotAMember
 from offsetmgr.wire.connection import Address
@@ -117,18 +117,42 @@ class WiredEdits:
     async def _compare_and_write(
         self, edit: GroupEdit, deadline: float, at: Address | None, how: str = COMPARED
     ) -> GroupEditResult:
-        """Reads, compares and writes without the lock. A process that was stopped in between reads again."""
+        """Reads, compares and writes without the lock."""
+
+        async def write(held: FetchedGroup, read_at: float) -> GroupEditResult:
+            return await self._simple(edit, held, how, deadline, at, read_at=read_at)
+
+        return await self._just_read(edit.group, list(edit.changes), write, deadline)
+
+    async def recommit(self, group: str, deadline: float) -> GroupEditResult:
+        """Commits what the group holds once more without the lock, which starts the life of its offsets again."""
+
+        async def write(held: FetchedGroup, read_at: float) -> GroupEditResult:
+            edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in held.offsets.items()})
+            unread = {tp: ChangeOutcome(Verdict.FAILED, None, error) for tp, error in held.errors.items()}
+            decided = Decided({}, list(edit.changes))
+            done = await self._simple(edit, held, COMPARED, deadline, None, decided, read_at)
+            return GroupEditResult(group, {**done.outcomes, **unread}, atomic=False, how=COMPARED)
+
+        return await self._just_read(group, None, write, deadline)
+
+    async def _just_read(
+        self,
+        group: str,
+        partitions: Sequence[TopicPartition] | None,
+        write: Callable[[FetchedGroup, float], Awaitable[GroupEditResult]],
+        deadline: float,
+    ) -> GroupEditResult:
+        """Hands ``write`` the offsets and the time at which they were read. A process that was stopped before it wrote
+        reads again."""
         for attempts_left in reversed(range(_ATTEMPTS)):
-            held = await self.fetch(edit.group, list(edit.changes), deadline)
-            read_at = asyncio.get_running_loop().time()
+            held = await self.fetch(group, partitions, deadline)
             try:
-                return await self._simple(edit, held, how, deadline, at, read_at=read_at)
+                return await write(held, asyncio.get_running_loop().time())
             except _Stale:
                 if not attempts_left:
-                    what = f"group {edit.group}"
-                    raise TimedOut(
-                        what, "this process was stopped between reading and writing, again and again"
-                    ) from None
+                    why = "this process was stopped between reading and writing, again and again"
+                    raise TimedOut(f"group {group}", why) from None
         raise AssertionError("the last attempt returns or raises")
 
     async def _simple(
@@ -156,7 +180,8 @@ class WiredEdits:
 
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
-            return await delete(connection, no_member(edit.group), partitions, deadline)
+            compared = held.offsets if read_at is not None else None
+            return await delete(connection, no_member(edit.group), partitions, deadline, compared)
 
         try:
             outcomes = await carry_out(edit.changes, held, write, erase, decided)

@@ -163,14 +163,17 @@ class Client:
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
         async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
+            now = asyncio.get_running_loop().time
+            started = now()
             named = await self._named(connection, {group: asked[group] for group in groups}, deadline)
+            until = deadline + now() - started  # reading the offsets topic has limits of its own
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
                     connection.call(
                         requests.offset_fetch({group: named[group] for group in batch}),
                         OffsetFetchResponse,
-                        remaining(deadline),
+                        remaining(until),
                     )
                     for batch in batches
                 )

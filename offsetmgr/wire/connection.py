@@ -128,9 +128,8 @@ class Connection:
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (what listens there is not Kafka).
         """
-        known = security.assumed_versions if versions is None else versions
-        probe = known is None and security.login() is None
-        last = False
+        known, login = versions, security.login() is not None
+        probe, suspected, last = known is None and not login, None, False
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -141,8 +140,11 @@ class Connection:
                         return connection
                     except HungUp as hung_up:
                         await connection.close()
-                        last = security.login() is not None
-                        known, probe = hung_up.versions, False
+                        last = login
+                        # A broker that stops closes connections too: only the second time this shows a release.
+                        probe = not login and hung_up.versions is not None and hung_up.versions is not suspected
+                        suspected = hung_up.versions
+                        known = None if probe else suspected
                     except BaseException:
                         await connection.close()
                         raise
@@ -178,7 +180,7 @@ class Connection:
         """
         login = security.login()
         if versions is None and probe:
-            versions = await versions_without_asking(self, timeout)
+            versions = await versions_without_asking(self, timeout, security.assumed_versions)
         if versions is None or (login and not versions):  # the version of the login depends on them
             if login:
                 asked = asyncio.ensure_future(self._ask_versions(timeout))
@@ -440,8 +442,11 @@ def _shown(seconds: float) -> str:
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
 
-async def versions_without_asking(connection: Connection, timeout: float) -> Versions | None:
-    """What a broker before 0.10.0 speaks; None for a later one, which is to be asked with ApiVersions.
+async def versions_without_asking(
+    connection: Connection, timeout: float, assumed: Versions | None = None
+) -> Versions | None:
+    """What a broker before 0.10.0 speaks, ``assumed`` if that is given; None for a later one, which is to be asked with
+    ApiVersions.
 
     A broker 0.9 never answers ApiVersions, and loses requests of its other clients by it. So Metadata version 1 is sent
     first, for a topic that cannot exist: brokers before 0.10.0 answer it in the layout of version 0. Of these, 0.9
@@ -457,6 +462,8 @@ async def versions_without_asking(connection: Connection, timeout: float) -> Ver
         raise HungUp from None
     if not _is_metadata_0(frame):
         return None
+    if assumed is not None:
+        return assumed
     try:
         await connection.exchange(Encoded(LIST_GROUPS, 0, b""), timeout)
     except (Unreachable, ServerError):

@@ -23,7 +23,7 @@ from offsetmgr.wire.client import Client, backoff, may_succeed_later
 from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.membership import Membership, group_active
-from offsetmgr.wire.releases import HOLDS_LOCK
+from offsetmgr.wire.releases import HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.wire.requests import FetchedGroup
 
 T = TypeVar("T")
@@ -35,12 +35,16 @@ _HEARTBEAT: Final = 1.0
 class Hold:
     """A held group. Take it with `take`; end it with `release`."""
 
-    def __init__(self, client: Client, coordinator: Address, mine: Membership, *, replaced: bool) -> None:
+    def __init__(
+        self, client: Client, coordinator: Address, mine: Membership, *, replaced: bool, keeps_epochs: bool
+    ) -> None:
         self._client = client
         self._coordinator = coordinator
         self._mine = mine
         self.replaced = replaced
         """Whether a holder of the same name, dead or alive, was in the group when it was taken."""
+        self.keeps_epochs = keeps_epochs
+        """Whether the group's coordinator keeps the leader epochs of commits."""
         self._lost: OffsetMgrError | None = None
         self._beating = asyncio.create_task(self._beat()) if self.locked else None
 
@@ -59,11 +63,14 @@ class Hold:
                 if others:
                     raise group_active(group, others, described.lock_ends_s)
                 coordinator = Address.parse(described.coordinator)
-                if not HOLDS_LOCK.on(await client.versions(coordinator, deadline)):
-                    return cls(client, coordinator, membership.no_member(group), replaced=False)
+                versions = await client.versions(coordinator, deadline)
+                keeps_epochs = KEEPS_EPOCHS.on(versions)
+                if not HOLDS_LOCK.on(versions):
+                    mine = membership.no_member(group)
+                    return cls(client, coordinator, mine, replaced=False, keeps_epochs=keeps_epochs)
                 async with client.node(coordinator).lane(deadline) as lane:
                     mine = await membership.join_in(lane, client, group, instance_id, deadline)
-                return cls(client, coordinator, mine, replaced=bool(described.members))
+                return cls(client, coordinator, mine, replaced=bool(described.members), keeps_epochs=keeps_epochs)
             except OffsetMgrError as error:
                 if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise

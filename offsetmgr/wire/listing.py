@@ -23,8 +23,7 @@ from offsetmgr.wire.client import Client, backoff, remaining
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.errors import kafka_error
 from offsetmgr.wire.releases import LISTS_GROUPS
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
+from offsetmgr.wire.requests import OFFSETS_TOPIC
 
 _OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
 """Protocol types of groups that commit offsets (simple consumers have none); Connect's workers, say, do not."""

@@ -26,8 +26,15 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32
 from kio.static.protocol import Payload
 
-from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError
-from offsetmgr.model import LOCK_SESSION_S, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.errors import Conflict, GroupActive, LockLost, OffsetMgrError
+from offsetmgr.model import (
+    DELETED,
+    LOCK_SESSION_S,
+    Committed,
+    GroupDescription,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from offsetmgr.wire import member_requests, requests
 from offsetmgr.wire.client import Client, backoff, commit_outcomes
 from offsetmgr.wire.connection import Connection
@@ -187,15 +194,20 @@ async def commit(
 
 
 async def delete(
-    connection: Connection, mine: Membership, partitions: Sequence[TopicPartition], deadline: float
+    connection: Connection,
+    mine: Membership,
+    partitions: Sequence[TopicPartition],
+    deadline: float,
+    compared: Mapping[TopicPartition, Committed] | None = None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Deletes commits; the request carries no generation, but nobody else can commit while we are the member.
 
-    A broker that cannot delete single offsets is made to let them expire.
+    A broker that cannot delete single offsets is made to let them expire. ``compared`` is what the caller decided on:
+    without the group lock, an offset that is another by now is a `Conflict` and stays.
     """
     group = mine.group
     if not DELETES_OFFSETS.on(connection.versions):
-        return await _expire(connection, mine, partitions, deadline)
+        return await _expire(connection, mine, partitions, deadline, compared)
     answer = await connection.call(
         member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline)
     )
@@ -210,17 +222,25 @@ async def delete(
 
 
 async def _expire(
-    connection: Connection, mine: Membership, partitions: Sequence[TopicPartition], deadline: float
+    connection: Connection,
+    mine: Membership,
+    partitions: Sequence[TopicPartition],
+    deadline: float,
+    compared: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits what is committed once more, with a life that is over."""
+    """Commits the same offsets once more, with the metadata `DELETED` and a life that is over."""
     from offsetmgr.wire.older import expire_offsets
 
     found = await fetch(connection, mine.group, partitions, deadline)
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {tp: found.errors.get(tp) for tp in partitions}
     topics: dict[str, list[dict[str, object]]] = {}
     for tp, committed in found.offsets.items():
-        part = {"partition_index": tp.partition, "committed_offset": committed.offset}
-        topics.setdefault(tp.topic, []).append({**part, "committed_metadata": committed.metadata})
+        if compared is not None and compared.get(tp) != committed:
+            why = f"offset {committed.offset} was committed since it was read"
+            outcomes[tp] = Conflict(f"group {mine.group}, {tp}", why, actual=committed)
+            continue
+        part = {"partition_index": tp.partition, "committed_offset": committed.offset, "committed_metadata": DELETED}
+        topics.setdefault(tp.topic, []).append(part)
     if not topics:
         return outcomes
     commit = {

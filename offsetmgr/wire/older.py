@@ -18,6 +18,7 @@ from offsetmgr.wire.asking import ask_exactly
 from offsetmgr.wire.connection import Address, Connection, Encoded
 from offsetmgr.wire.primitives import INT16, INT32, INT64, Cursor, string
 from offsetmgr.wire.releases import (
+    DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
     JOIN_GROUP,
@@ -30,6 +31,7 @@ from offsetmgr.wire.releases import (
     Capability,
     release,
 )
+from offsetmgr.wire.requests import OFFSETS_TOPIC
 from offsetmgr.wire.serverside import Message
 
 NO_TOPIC: Final = "?"
@@ -44,6 +46,7 @@ _counts: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
 _PARTITION: Final = struct.Struct(">hiii")
 """A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
 _NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
+_LOADING: Final = 14
 _OF_THE_GROUP: Final = frozenset({14, 15, 16, 30})
 """Codes that concern a whole group. OffsetFetch before version 2 says them of each partition."""
 
@@ -148,21 +151,56 @@ async def _offset_fetch(broker: _Broker, api_key: int, asked: int, message: Mapp
             if not releases.READS_ALL_OFFSETS.on(broker.connection.versions):
                 where = str(broker.connection.address)
                 raise releases.READS_ALL_OFFSETS.refusal(where, broker.connection.versions)
-            topics = []  # brokers 0.9 to 0.10.1 take this for all partitions
-        elif topics is not None and not topics:
+            return await _all_offsets(broker, version, group["group_id"])
+        if topics is not None and not topics:
             return {"group_id": group["group_id"], "topics": [], "error_code": 0}
         wanted = {"group_id": group["group_id"], "topics": topics, "require_stable": message["require_stable"]}
         answer = await broker.ask(api_key, version, wanted)
         error = answer.get("error_code", 0)
         if version < 2:
-            parts = [part for topic in answer["topics"] for part in topic["partitions"]]
-            error = next((part["error_code"] for part in parts if part["error_code"] in _OF_THE_GROUP), 0)
-            for part in parts:
-                if part["error_code"] == _UNKNOWN_TOPIC and part["committed_offset"] < 0:
-                    part["error_code"] = 0  # 0.8.2 says so of what was never committed
+            parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
+            error = next((part["error_code"] for _, part in parts if part["error_code"] in _OF_THE_GROUP), 0)
+            unknown = [(name, part) for name, part in parts if part["error_code"] == _UNKNOWN_TOPIC]
+            if unknown and not error:
+                error = await _forget_unknown_topics(broker, unknown)
         return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
 
     return {"groups": await asyncio.gather(*map(fetch, message["groups"]))}
+
+
+async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
+    """All offsets of a group on brokers 0.9 to 0.10.1, which take a request that names no topic for one about all.
+
+    Such a broker gives no offsets and no error also while it loads the group, and where it is not the coordinator. So
+    an empty answer counts only if DescribeGroups shows before and after it that the broker has loaded the group.
+    """
+    wanted = {"group_id": group, "topics": []}
+    answer = await broker.ask(OFFSET_FETCH, version, wanted)
+    error = 0
+    for again in (True, False):
+        if answer["topics"] or error:
+            break
+        (described,) = (await broker.ask(DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
+        error = described["error_code"]
+        if again and not error:
+            answer = await broker.ask(OFFSET_FETCH, version, wanted)
+    return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
+
+
+async def _forget_unknown_topics(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
+    """Brokers 0.8.2 answer UNKNOWN_TOPIC_OR_PARTITION for a partition that they do not know, committed or not: if the
+    partition does not exist, nothing is committed for it.
+
+    A broker that has just started knows no partitions at all for a moment. Returns the error of the whole answer then:
+    the request is to be repeated.
+    """
+    answer = await _metadata(broker, METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+    known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+    if OFFSETS_TOPIC not in known or any(part["partition_index"] < known.get(name, 0) for name, part in unknown):
+        return _LOADING
+    for _, part in unknown:
+        part["error_code"] = 0
+    return 0
 
 
 async def _offset_commit(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:

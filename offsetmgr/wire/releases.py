@@ -203,7 +203,8 @@ DELETES_OFFSETS: Final = Capability(
     "2.4",
     OFFSET_DELETE,
     0,
-    "a deleted offset stays until the broker's next check for expired offsets, 10 minutes at most by default",
+    "a deleted offset stays until the broker's next check for expired offsets, 10 minutes at most by default; a "
+    "consumer that starts before that starts from it",
     weakens=True,
 )
 SEES_TRANSACTIONS: Final = Capability(

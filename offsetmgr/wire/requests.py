@@ -26,6 +26,7 @@ from kio.static.primitive import i8, i32
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import (
+    DELETED,
     Committed,
     GroupDescription,
     GroupMember,
@@ -35,6 +36,9 @@ from offsetmgr.model import (
 from offsetmgr.wire.connection import Encoded
 from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from offsetmgr.wire.errors import kafka_error
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+"""The topic in which brokers keep what groups have committed."""
 
 OFFSET_COMMIT: Final = (8, 7)
 CONSUMER_GROUP_DESCRIBE: Final = 69
@@ -134,7 +138,7 @@ def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | Offset
             tp = new(TopicPartition, (name, part.partition_index))
             if part.error_code:
                 errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
-            elif part.committed_offset >= 0:
+            elif part.committed_offset >= 0 and part.metadata != DELETED:
                 epoch = part.committed_leader_epoch
                 known = epoch if epoch >= 0 else None
                 offsets[tp] = new(Committed, (part.committed_offset, part.metadata or "", known, None, None))

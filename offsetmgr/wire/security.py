@@ -27,7 +27,8 @@ class Security:
     """Mechanism, user name, password."""
     client_id: str = "offsetmgr"
     assumed_versions: Versions | None = None
-    """What the brokers speak, where ``broker.version.fallback`` names a release before 0.10.0."""
+    """What brokers before 0.10.0 speak, where ``broker.version.fallback`` names such a release. Later brokers, and
+    those that want a login, are asked."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:

@@ -66,15 +66,3 @@ def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
 def era(request: pytest.FixtureRequest, start_era: Callable[[str], Era]) -> Era:
     """A cluster of each release in turn."""
     return start_era(request.param)
-
-
-@pytest.fixture(scope="module", params=[release for release in RELEASES if release != "0.8.2.2"])
-def later_era(request: pytest.FixtureRequest, start_era: Callable[[str], Era]) -> Era:
-    """A cluster of each release from 0.9 on."""
-    return start_era(request.param)
-
-
-@pytest.fixture(scope="module")
-def era_082(start_era: Callable[[str], Era]) -> Era:
-    """A cluster of brokers 0.8.2."""
-    return start_era("0.8.2.2")

@@ -118,17 +118,98 @@ def test_a_commit_to_1_1_keeps_the_brokers_retention_and_drops_the_leader_epoch(
     assert (sent.version, said["retention_time"], said["generation_id_or_member_epoch"]) == (3, -1, 1)
 
 
+ALL_OFFSETS: dict[str, Any] = {"groups": [{"group_id": "g", "topics": None}], "require_stable": True}
+COMMITTED = {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0}
+HELD: dict[str, Any] = {"topics": [{"name": "orders", "partitions": [COMMITTED]}]}
+
+
+class Coordinator:
+    """Answers OffsetFetch with the next of ``fetched``, and DescribeGroups with the next of these error codes."""
+
+    def __init__(self, fetched: Sequence[dict[str, Any]], codes: Sequence[int] = ()) -> None:
+        self._fetched, self._codes = list(fetched), list(codes)
+
+    def __call__(self, request: Encoded) -> bytes:
+        if request.api_key == 9:
+            return encode_response(9, request.version, {"error_code": 0, **self._fetched.pop(0)})
+        group = {"group_id": "g", "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
+        return encode_response(15, 0, {"groups": [{**group, "error_code": self._codes.pop(0)}]})
+
+
 @pytest.mark.parametrize(("versions", "sent"), [(KAFKA_0_9, (1, [])), (KAFKA_0_10_2, (2, None))])
 def test_all_offsets_of_a_group_are_asked_for_as_each_release_understands_it(
     versions: Versions, sent: tuple[int, Any]
 ) -> None:
-    def answer(request: Encoded) -> bytes:
-        return encode_response(9, request.version, {"topics": [], "error_code": 0})
-
-    broker = Broker(versions, answer)
-    broker.ask(9, 8, {"groups": [{"group_id": "g", "topics": None}], "require_stable": True})
+    broker = Broker(versions, Coordinator([HELD]))
+    broker.ask(9, 8, ALL_OFFSETS)
     (request,) = broker.sent
     assert (request.version, decode_request(9, request.version, request.body, 0)["topics"]) == sent
+
+
+@pytest.mark.parametrize(
+    ("fetched", "codes", "error", "topics"),
+    [
+        ([{"topics": []}], [14], 14, 0),
+        ([{"topics": []}, {"topics": []}], [0, 16], 16, 0),
+        ([{"topics": []}, HELD], [0], 0, 1),
+        ([{"topics": []}, {"topics": []}], [0, 0], 0, 0),
+    ],
+    ids=["loading", "moved away", "loaded meanwhile", "empty"],
+)
+def test_before_0_10_2_an_empty_answer_counts_only_from_a_coordinator_that_has_loaded_the_group(
+    fetched: list[dict[str, Any]], codes: list[int], error: int, topics: int
+) -> None:
+    (found,) = Broker(KAFKA_0_9, Coordinator(fetched, codes)).ask(9, 8, ALL_OFFSETS)["groups"]
+    assert (found["error_code"], len(found["topics"])) == (error, topics)
+
+
+@pytest.mark.parametrize(
+    ("existing", "error"), [(["orders", "__consumer_offsets"], 14), ([], 14), (["__consumer_offsets"], 0)]
+)
+def test_082_says_unknown_topic_of_what_was_never_committed_and_of_what_it_does_not_know_yet(
+    existing: list[str], error: int
+) -> None:
+    def answer(request: Encoded) -> bytes:
+        if request.api_key == 3:
+            return encode_response(
+                3, 0, {"brokers": [], "topics": [{**orders(1)["topics"][0], "name": n} for n in existing]}
+            )
+        part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 3}
+        return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
+
+    asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
+    (found,) = Broker(KAFKA_0_8_2, answer).ask(9, 8, {"groups": [asked], "require_stable": True})["groups"]
+    assert found["error_code"] == error
+    assert [part["error_code"] for topic in found["topics"] for part in topic["partitions"]] == [0] * (not error)
+
+
+def test_a_broker_is_0_8_2_only_if_it_closes_two_connections_at_the_same_request() -> None:
+    """A broker 0.9 that stops closes connections too."""
+    seen: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = len(seen)
+        seen.append(0)
+        while seen[connection] < 2:
+            (length,) = struct.unpack(">i", await reader.readexactly(4))
+            frame = await reader.readexactly(length)
+            seen[connection] += 1
+            if seen[connection] == 2 and connection == 0:
+                break
+            nothing = encode_response(3, 0, {"brokers": [], "topics": []})
+            answer = frame[4:8] + (nothing if seen[connection] == 1 else bytes(6))
+            writer.write(INT32.pack(len(answer)) + answer)
+        writer.close()
+
+    async def run() -> Versions:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            connection = await Connection.open(Address("127.0.0.1", port), Security(), 5)
+            await connection.close()
+            return connection.versions
+
+    assert asyncio.run(run()) is KAFKA_0_9
+    assert seen == [2, 2]
 
 
 def test_082_is_never_asked_for_all_offsets_of_a_group() -> None:
