@@ -31,8 +31,8 @@ def _group() -> None:
 def describe(connect: Connect, output: Format = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.
 
-    Brokers do not tell their release: it is told by the versions of the requests that they speak, and is the oldest of
-    the releases that speak these. JSON and CSV have a row for each broker and capability.
+    Brokers do not report their release. offsetmgr concludes it from the versions of the requests that a broker speaks:
+    the release shown is the oldest that speaks them. JSON and CSV have a row for each broker and capability.
     """
     from offsetmgr.cluster.kafka import KafkaCluster
 
@@ -46,22 +46,27 @@ def describe(connect: Connect, output: Format = OutputFormat.TABLE) -> None:
     write_rows(BROKERS, ((broker.id, broker.address, broker.release) for broker in brokers), output)
     print()
     write_rows(CAPABILITIES, _together(brokers), output)
-    if len({broker.release for broker in brokers}) > 1:
+    for broker in brokers:
+        if broker.versions is None:
+            note(f"broker {broker.id} at {broker.address} does not answer: its release is not known")
+    if len({broker.release for broker in brokers if broker.release}) > 1:
         note("the brokers are of several releases: what only some of them can do is left out or done another way")
 
 
 def _each(brokers: Iterable[Broker]) -> Iterator[tuple[Any, ...]]:
     for broker in brokers:
         for capability in broker.capabilities:
-            has = capability.on(broker.versions)
+            has = None if broker.versions is None else capability.on(broker.versions)
             row = (broker.id, broker.address, broker.release)
-            yield (*row, capability.name, capability.since, has, None if has else capability.without or "refused")
+            without = capability.without or "refused" if has is False else None
+            yield (*row, capability.name, capability.since, has, without)
 
 
 def _together(brokers: list[Broker]) -> Iterator[tuple[Any, ...]]:
+    known = [(broker.id, broker.versions) for broker in brokers if broker.versions is not None]
     for capability in brokers[0].capabilities if brokers else ():
-        having = [str(broker.id) for broker in brokers if capability.on(broker.versions)]
-        everywhere, nowhere = len(having) == len(brokers), not having
+        having = [str(number) for number, versions in known if capability.on(versions)]
+        everywhere, nowhere = len(having) == len(known), not having
         on = "yes" if everywhere else "no" if nowhere else f"on {', '.join(having)}"
         without = None if everywhere else capability.without or "what needs it is refused"
         yield capability.name, capability.since, on, without

@@ -18,7 +18,7 @@ class Logs(Protocol):
         ...
 
     def brokers(self) -> frozenset[str]:
-        """Where the brokers listen, each as ``host:port``. Raises `Unreachable`, `TimedOut`."""
+        """Where the brokers listen, each as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
@@ -42,7 +42,7 @@ class Cluster(Protocol):
         ...
 
     def brokers(self) -> frozenset[str]:
-        """Where the brokers listen, each as ``host:port``. Raises `Unreachable`, `TimedOut`."""
+        """Where the brokers listen, each as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:

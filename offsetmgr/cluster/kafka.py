@@ -47,11 +47,10 @@ class KafkaCluster:
 
     def brokers(self) -> frozenset[str]:
         _, brokers = self._run(self._client.cluster)
-        return frozenset(map(str, brokers))
+        return frozenset(str(broker).lower() for broker in brokers)
 
     def describe_brokers(self) -> list[Broker]:
-        """Every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` where one does not
-        answer."""
+        """Every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` where none answers."""
         from offsetmgr.wire.brokers import describe_brokers
 
         return self._run(lambda deadline: describe_brokers(self._client, deadline))

@@ -239,7 +239,7 @@ class LibrdkafkaCluster:
 
     def brokers(self) -> frozenset[str]:
         self._admin.client()
-        return frozenset(self._admin.brokers.values())
+        return frozenset(address.lower() for address in self._admin.brokers.values())
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
         wanted = None if names is None else set(filter(can_be_a_topic, names))

@@ -12,7 +12,6 @@ from offsetmgr.migration.execute import Executor, Report, Task
 from offsetmgr.migration.logknowledge import LogKnowledge
 from offsetmgr.migration.plan import Endpoint, GroupPlan, Step
 from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.planner import endpoint
 from offsetmgr.migration.state import MigrationState
 from offsetmgr.model import TopicPartition
 from offsetmgr.stores.base import OffsetStore
@@ -21,8 +20,10 @@ from offsetmgr.stores.origin import LogOrigin
 
 def check_endpoint(side: str, planned: Endpoint, store: OffsetStore) -> None:
     """Raises `PlanError` where a store is not the one that the plan was made for (rule 8)."""
-    found = endpoint(store)
-    same = found.id == planned.id or (found.kind == "kafka" and store.log_origin().is_named(planned.id))
+    found = store.identity()
+    same = planned.id in (found.id, *found.former) or (
+        found.kind == "kafka" and store.log_origin().is_named(planned.id)
+    )
     if found.kind != planned.kind or not same:
         raise PlanError(
             f"{side} {store.uri}",

@@ -29,12 +29,14 @@ class StoreIdentity:
 
     ``kind`` is ``kafka``, ``zookeeper``, ``file``...; ``id`` the cluster id where there is one, else what the
     thing can be told by (connect string and creation time of ``/brokers``; a snapshot's own id);
-    ``how`` says in words which of these it is.
+    ``how`` says in words which of these it is. ``former`` are ids that the same store had before its brokers were
+    upgraded to a release that writes a cluster id.
     """
 
     kind: str
     id: str
     how: str
+    former: tuple[str, ...] = ()
 
 
 class Partitions(Enum):

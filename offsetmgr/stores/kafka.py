@@ -29,7 +29,9 @@ from offsetmgr.stores.wired import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, Wir
 if TYPE_CHECKING:
     from offsetmgr.stores.kafka_edits import KafkaEdits
     from offsetmgr.wire.client import Client
+    from offsetmgr.wire.connection import Address
     from offsetmgr.wire.held import Hold
+    from offsetmgr.wire.releases import Versions
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -78,7 +80,18 @@ class KafkaStore(WiredStore):
         from offsetmgr.wire.releases import weaknesses
 
         wire = self.wire()
-        return weaknesses(wire.run(wire.client.spoken).values())
+
+        async def spoken(deadline: float) -> Mapping[Address, Versions | None]:
+            _, brokers = await wire.client.cluster(deadline)
+            return await wire.client.spoken(brokers, deadline)
+
+        found = wire.run(spoken)
+        silent = [
+            Weakness(f"broker {address}", f"broker {address} does not answer, so its release is not known")
+            for address, versions in found.items()
+            if versions is None
+        ]
+        return (*weaknesses([versions for versions in found.values() if versions is not None]), *silent)
 
     def groups(self) -> Iterator[str]:
         from offsetmgr.wire.listing import list_groups

@@ -42,7 +42,7 @@ class LogOrigin:
         """Whether this cluster had that name. A cluster that had no id, and was upgraded since, has one now: then one
         broker that listens where it did is enough."""
         if name.startswith(_BY_BROKERS):
-            return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).split(","))
+            return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).lower().split(","))
         return name == self.cluster_id
 
 

@@ -108,31 +108,32 @@ class ZookeeperStore(StoreBase):
         if self._layout.name == ConsumersLayout.name:
             return found
         kind = "zookeeper" if self._layout.registry else self._layout.name
-        return StoreIdentity(kind, f"{found.id}#{self._layout.query}", f"{self._layout.query}; {found.how}")
+        query = self._layout.query
+        former = tuple(f"{one}#{query}" for one in found.former)
+        return StoreIdentity(kind, f"{found.id}#{query}", f"{query}; {found.how}", former)
 
     def _place(self) -> StoreIdentity:
         cluster, brokers = self.session.get_many([paths.CLUSTER_ID, paths.BROKERS])
         if isinstance(cluster, OffsetMgrError):
             raise cluster
-        if cluster is not None:
-            cluster_id = parse_cluster_id(paths.CLUSTER_ID, cluster.data)
-            return StoreIdentity("zookeeper", cluster_id, f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}")
-        if isinstance(brokers, OffsetMgrError):
-            raise brokers
         # Sorted, so that another order of the same hosts is the same place.
         where = ",".join(sorted(self.session.hosts.split(","))) + self.session.chroot
+        created = f"{where}#brokers:{brokers.czxid}:{brokers.ctime_ms}" if isinstance(brokers, NodeData) else ""
+        if cluster is not None:
+            cluster_id = parse_cluster_id(paths.CLUSTER_ID, cluster.data)
+            how = f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}"
+            return StoreIdentity("zookeeper", cluster_id, how, (created,) if created else ())
+        if isinstance(brokers, OffsetMgrError):
+            raise brokers
         if brokers is None:
             return StoreIdentity("zookeeper", where, "connect string; no cluster id and no /brokers there")
-        return StoreIdentity(
-            "zookeeper",
-            f"{where}#brokers:{brokers.czxid}:{brokers.ctime_ms}",
-            "connect string, and creation (zxid, time in ms) of /brokers; no cluster id there",
-        )
+        how = "connect string, and creation (zxid, time in ms) of /brokers; no cluster id there"
+        return StoreIdentity("zookeeper", created, how)
 
     dates_topics = True
 
     def log_origin(self) -> LogOrigin:
-        """The cluster id under this chroot; for brokers before 0.10.1, which write none, the addresses of the live
+        """The cluster id under this chroot (brokers before 0.10.1 write none), and the addresses of the live
         brokers. Storm's ZooKeeper names no Kafka cluster."""
         from offsetmgr.zookeeper.directory import brokers
 
@@ -141,11 +142,11 @@ class ZookeeperStore(StoreBase):
         (node,) = self.session.get_many([paths.CLUSTER_ID])
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:
-            where = f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}"
-            return LogOrigin(parse_cluster_id(paths.CLUSTER_ID, node.data), where)
         found = [entry.value for entry in brokers(self.session) if entry.value is not None]
         addresses = frozenset(f"{at.host.lower()}:{at.port}" for broker in found for at in broker.endpoints)
+        if node is not None:
+            where = f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}"
+            return LogOrigin(parse_cluster_id(paths.CLUSTER_ID, node.data), where, addresses)
         at = f"{self.session.chroot}{paths.BROKER_IDS}"
         listed = f"{at} lists {', '.join(sorted(addresses)[:3])}" if addresses else f"{at} lists no broker"
         return LogOrigin(None, f"no {self.session.chroot}{paths.CLUSTER_ID}, and {listed}", addresses)

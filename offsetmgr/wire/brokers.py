@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 from kio.schema.metadata.v8.response import MetadataResponse
@@ -18,21 +17,22 @@ class Broker(NamedTuple):
 
     id: int
     address: Address
-    versions: Versions
-    release: str
+    versions: Versions | None
+    """None for a broker that does not answer."""
+    release: str | None
     """The oldest release that speaks these versions, as far as they tell releases apart."""
     capabilities: tuple[Capability, ...]
     """All that there are: `Capability.on` says whether the broker has one."""
 
 
 async def describe_brokers(client: Client, deadline: float) -> list[Broker]:
-    """Every broker of the cluster, by id. Raises where one does not answer."""
+    """Every broker of the cluster, by id. Raises where none answers."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
-    spoken = await asyncio.gather(*(client.versions(address, deadline) for address in places.values()))
+    spoken = await client.spoken(list(places.values()), deadline)
     found = (
-        Broker(number, address, versions, release(versions), CAPABILITIES)
-        for (number, address), versions in zip(places.items(), spoken, strict=True)
+        Broker(number, at, spoken[at], None if (known := spoken[at]) is None else release(known), CAPABILITIES)
+        for number, at in places.items()
     )
     return sorted(found, key=lambda broker: broker.id)

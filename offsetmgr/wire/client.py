@@ -34,7 +34,7 @@ from offsetmgr.wire import requests
 from offsetmgr.wire.connection import Address, Connection
 from offsetmgr.wire.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.wire.node import Node
-from offsetmgr.wire.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, Versions
+from offsetmgr.wire.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, TELLS_CLUSTER_ID, Versions
 from offsetmgr.wire.requests import FetchedGroup
 from offsetmgr.wire.security import Security
 
@@ -45,6 +45,8 @@ _LONGEST_BACKOFF: Final = 0.5
 _TRANSACTION_PATIENCE: Final = 1.0
 """Seconds; one group with a transaction that hangs must not hold up the others in its batch for long."""
 _NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
+_DEAD_AFTER_S: Final = 5.0
+"""How long a broker may take to answer before it counts as dead."""
 _FETCH_BATCH: Final = 25
 """Groups in one OffsetFetch: few enough that the broker answers some while we read others."""
 
@@ -119,20 +121,37 @@ class Client:
         return self._known_good is not None
 
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
-        """The cluster's id and where its brokers listen. Raises as `any_connection`."""
+        """The cluster's id (empty before 0.10.1) and where its brokers listen. Raises as `any_connection`.
+
+        While brokers are upgraded only some know the id, so those that answer are asked until one tells it.
+        """
         connection = await self.any_connection(deadline)
         answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-        return answer.cluster_id or "", tuple(Address(b.host, int(b.port)) for b in answer.brokers)
+        brokers = tuple(Address(broker.host, int(broker.port)) for broker in answer.brokers)
+        cluster_id = answer.cluster_id or ""
+        if not TELLS_CLUSTER_ID.on(connection.versions):
+            for address, versions in (await self.spoken(brokers, deadline)).items():
+                if not cluster_id and versions is not None and TELLS_CLUSTER_ID.on(versions):
+                    other = await self.node(address).connection(deadline)
+                    told = await other.call(requests.metadata(), MetadataResponse, remaining(deadline))
+                    cluster_id = told.cluster_id or ""
+        return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
         """What the broker at ``address`` speaks. Raises as `Node.connection`."""
         return (await self.node(address).connection(deadline)).versions
 
-    async def spoken(self, deadline: float) -> dict[Address, Versions]:
-        """What each broker of the cluster speaks. Raises where one does not answer."""
-        _, brokers = await self.cluster(deadline)
-        found = await asyncio.gather(*(self.versions(broker, deadline) for broker in brokers))
-        return dict(zip(brokers, found, strict=True))
+    async def spoken(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
+        """What each of these brokers speaks; None for one that does not answer within a few seconds."""
+        until = min(deadline, asyncio.get_running_loop().time() + _DEAD_AFTER_S)
+
+        async def ask(broker: Address) -> Versions | None:
+            try:
+                return await self.versions(broker, until)
+            except (Unreachable, TimedOut):
+                return None
+
+        return dict(zip(brokers, await asyncio.gather(*map(ask, brokers)), strict=True))
 
     # --- bulk calls, one outcome a group ----------------------------------------------------------
 

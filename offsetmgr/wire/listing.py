@@ -22,7 +22,7 @@ from offsetmgr.wire import requests
 from offsetmgr.wire.client import Client, backoff, remaining
 from offsetmgr.wire.connection import Address
 from offsetmgr.wire.errors import kafka_error
-from offsetmgr.wire.releases import LISTS_GROUPS
+from offsetmgr.wire.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
 from offsetmgr.wire.requests import OFFSETS_TOPIC
 
 _OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
@@ -41,15 +41,18 @@ class _Layout(NamedTuple):
 
 async def list_groups(client: Client, deadline: float) -> list[str]:
     """Ids of all groups that may hold offsets, whatever their state. Where a broker lists only groups with members, or
-    none at all, the offsets topic is read for them.
+    none at all, the offsets topic is read for the others.
 
     Raises `OffsetMgrError` if a broker could not be asked, or a coordinator was on its way until the deadline.
     """
     for pause in backoff():
         try:
-            spoken = await client.spoken(deadline)
+            _, brokers = await client.cluster(deadline)
+            spoken = {at: known for at, known in (await client.spoken(brokers, deadline)).items() if known is not None}
             if client.offsets_topic is not None and not all(map(LISTS_GROUPS.on, spoken.values())):
-                return await client.offsets_topic.groups(deadline)
+                active = [at for at, versions in spoken.items() if DESCRIBES_MEMBERS.on(versions)]
+                listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in active))
+                return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic.groups(deadline)})
             before = await _layout(client, deadline)
             listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in before.brokers))
             if before != await _layout(client, deadline):

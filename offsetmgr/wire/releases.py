@@ -94,7 +94,7 @@ _FIRST: Final = "0.8.2"
 
 
 def release(versions: Versions) -> str:
-    """The latest release whose sign a broker shows, such as ``2.8``."""
+    """The oldest release that speaks these versions, such as ``2.8``, as far as they tell releases apart."""
     for name, api_key, version in _SIGNS:
         if versions.get(api_key, (0, -1))[1] >= version:
             return name

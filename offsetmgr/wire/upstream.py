@@ -92,10 +92,11 @@ class Upstream:
         return self._cluster_id
 
     async def require(self, capability: Capability) -> None:
-        """Raises `UnsupportedOperation` where a broker of the cluster lacks it, and where one does not answer."""
+        """Raises `UnsupportedOperation` where a broker of the cluster that answers lacks it."""
         deadline = asyncio.get_running_loop().time() + self._timeout
-        for address, versions in (await self._client.spoken(deadline)).items():
-            if not capability.on(versions):
+        _, brokers = await self._client.cluster(deadline)
+        for address, versions in (await self._client.spoken(brokers, deadline)).items():
+            if versions is not None and not capability.on(versions):
                 raise capability.refusal(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
