@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.operations.proposal import GroupProposal, ProposedChange, propose
 from offsetmgr.operations.selection import TopicSelection, require_known, scan_in_order
@@ -173,11 +173,15 @@ class _Logs:
         self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
 
     def ask(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises `UnsupportedOperation` where a leader cannot find offsets by time; then nothing is reset."""
         new = {tp for tp in partitions if tp not in self.ranges}
         if new:
             self.ranges.update(self._cluster.log_ranges(new))
             if self._timestamp is not None:
                 self.times.update(self._cluster.offsets_for_time(new, self._timestamp))
+                for found in self.times.values():
+                    if isinstance(found, UnsupportedOperation):
+                        raise found
 
 
 def _propose_group(

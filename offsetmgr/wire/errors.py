@@ -100,6 +100,10 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     35: ("UNSUPPORTED_VERSION", "the broker does not speak this version of the request"),
     37: ("INVALID_PARTITIONS", "the number of partitions is not possible"),
     38: ("INVALID_REPLICATION_FACTOR", "there are fewer brokers than replicas asked for"),
+    43: (
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "the topic's messages have a format without times (before 0.10); reset it to an offset or an end of the log",
+    ),
     44: ("POLICY_VIOLATION", "the brokers' create.topic.policy forbids it"),
     53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "not allowed for this transactional id"),
     56: ("KAFKA_STORAGE_ERROR", "the broker cannot use the disk that the partition is on"),

@@ -219,7 +219,7 @@ TELLS_TOPIC_IDS: Final = Capability(
     "2.8",
     METADATA,
     10,
-    "offsetmgr recognises recreated topics by their time of creation in ZooKeeper",
+    "offsetmgr recognises recreated topics by their time of creation in ZooKeeper, where the command names it",
 )
 
 CAPABILITIES: Final = (

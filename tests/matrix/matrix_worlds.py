@@ -55,7 +55,7 @@ def seen(consumers: Iterable[OldConsumer]) -> Counter[tuple[int, int]]:
 def produce(bootstrap: str, topic: str, release: str, records: int = RECORDS) -> None:
     """Records with the release's own producer; their keys spread them over the partitions."""
     lines = "".join(f"key-{number}:{number}\n" for number in range(records))
-    where = ["--broker-list", bootstrap, "--topic", topic]
+    where = ["--broker-list", bootstrap, "--topic", topic, "--request-required-acks", "-1"]
     where += ["--property", "parse.key=true", "--property", "key.separator=:"]
     done = java_tool(BROKER_JARS[release], "kafka.tools.ConsoleProducer", where, stdin=lines)
     assert done.returncode == 0, done.stderr
