@@ -71,7 +71,9 @@ def describe(
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
         rows = found.rows + _uncommitted(found.group, cluster, unowned)
-        if description.state == "DEAD" and not rows and not _known(store, found.group):
+        # Brokers 0.8.2 know no groups, so they do not say of one that it does not exist.
+        unseen = description.state == "DEAD" or not (description.membership or description.members)
+        if unseen and not rows and not _known(store, found.group):
             missing = GroupNotFound(
                 f"group {found.group!r}", f"does not exist in {store.uri}", "offsetmgr groups list shows the groups"
             )

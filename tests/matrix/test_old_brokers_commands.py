@@ -105,6 +105,11 @@ def test_the_life_of_what_is_written_is_told(world: World, era: Era, unique: str
     assert (apart in world.run(*set_one, "--execute", "--yes")) == (era.release != "2.8.2")
 
 
+def test_a_group_that_does_not_exist_is_an_error(world: World, unique: str) -> None:
+    said = world.run("groups", "describe", "--group", unique, *world.servers, code=1)
+    assert f"error: group '{unique}': does not exist" in said
+
+
 def test_the_fallback_setting_does_not_hide_that_a_broker_is_newer(world: World, era: Era, unique: str) -> None:
     """The setting only tells 0.8.2 and 0.9 apart."""
     world.commit(world.kafka, unique, {0: 2, 1: 3})
