@@ -635,9 +635,12 @@ def mirror_command(
         note(f"numbers {header.compared.text(translate)}")
     note(f"topics  recreated after the commit: {header.recreation}")
     view.show_weaknesses(header.weaknesses)
+    refresh_s = 3600.0
+    if (retention := sides.retention_ms()) is not None:
+        refresh_s = retention / 4000
+        view.show_mirror_expiry(retention, refresh_s)
     note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"keep {target.uri} following, until stopped?", yes=yes)
-    retention = sides.retention_ms()
     with (
         stopping("the mirror ends after this round") as stop,
         sides.feed(options, interval) as feed,
@@ -656,7 +659,7 @@ def mirror_command(
             settle / 1000,
             None if trust_zookeeper_only else old_groups,
             window,
-            3600.0 if retention is None else retention / 4000,
+            refresh_s,
             planner.crossing,
         )
         status = mirror.run(once=once)

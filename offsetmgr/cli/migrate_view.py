@@ -138,6 +138,14 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
             )
 
 
+def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
+    """When offsets would expire that a mirror has written and commits again every ``refresh_s`` seconds."""
+    note(
+        f"expiry  the mirror commits again what it holds, every {refresh_s / 60:,g} min; after it ends, offsets that no"
+        f" consumer commits expire within {retention_ms / 60_000:,g} min (offsets.retention.minutes)"
+    )
+
+
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
     """What was committed again; every group that was not, up to `SHOWN`."""
     until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"

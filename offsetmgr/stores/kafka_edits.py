@@ -121,15 +121,19 @@ class KafkaEdits(WiredEdits):
         try:
             after = await self.fetch(edit.group, written, deadline)
         except OffsetMgrError as error:
-            return replace(result, how=f"{COMPARED}; it could not be read again: {error}")
+            return replace(result, how=_not_confirmed("the group", error))
         outcomes, how = dict(result.outcomes), result.how
         for tp in written:
             wanted, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
             if (unreadable := after.errors.get(tp)) is not None:
-                how = f"{COMPARED}; {tp} could not be read again: {unreadable}"
+                how = _not_confirmed(str(tp), unreadable)
             elif not same_value(found, wanted, KEPT_WITHOUT_LOCK):
                 outcomes[tp] = ChangeOutcome(Verdict.FAILED, outcomes[tp].before, _overwritten(tp, wanted, found))
         return replace(result, outcomes=outcomes, how=how)
+
+
+def _not_confirmed(what: str, error: OffsetMgrError) -> str:
+    return f"{COMPARED}; written, but not confirmed: offsetmgr could not read {what} again: {error}"
 
 
 def _overwritten(tp: TopicPartition, wanted: OffsetAndMetadata | None, found: Offset) -> Conflict:

@@ -22,6 +22,8 @@ COMPARED: Final = "read and compared just before the write, which was not condit
 _STALE_AFTER: Final = 0.05
 """Seconds after which what was read is read again before it is compared with and overwritten: only a process that was
 stopped, or a machine that is very busy, takes so long."""
+_ANSWERED_WITHIN: Final = 1.0
+"""Seconds after which an answer counts as old: a process that was stopped meanwhile reads it when it goes on."""
 _ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
 
@@ -145,10 +147,14 @@ class WiredEdits:
     ) -> GroupEditResult:
         """Hands ``write`` the offsets and the time at which they were read. A process that was stopped before it wrote
         reads again."""
+        now = asyncio.get_running_loop().time
         for attempts_left in reversed(range(_ATTEMPTS)):
+            asked_at = now()
             held = await self.fetch(group, partitions, deadline)
             try:
-                return await write(held, asyncio.get_running_loop().time())
+                if now() - asked_at > _ANSWERED_WITHIN:
+                    raise _Stale
+                return await write(held, now())
             except _Stale:
                 if not attempts_left:
                     why = "this process was stopped between reading and writing, again and again"

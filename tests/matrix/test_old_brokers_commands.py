@@ -132,6 +132,17 @@ def test_a_rollback_restores_what_was_there_and_says_what_stays(world: World, er
     assert (stays in said) == (era.release != "2.8.2")
 
 
+def test_a_mirror_tells_what_is_weaker_and_how_long_offsets_live(world: World, era: Era, unique: str) -> None:
+    world.commit(world.zookeeper, unique, {0: 5, 1: 6})
+    follow = ("migrate", "mirror", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
+    said = world.run(*follow, "--once", "--settle", "0", "--yes")
+    assert ('mind    Kafka 0.8.2 lacks "holds the group lock"' in said) == (era.release == "0.8.2.2")
+    assert ('lacks "keeps the offsets of groups in use"' in said) == (era.release != "2.8.2")
+    days = 7 if era.release == "2.8.2" else 1
+    again = f"expiry  the mirror commits again what it holds, every {days * 360:,} min; after it ends, offsets"
+    assert f"{again} that no consumer commits expire within {days * 1440:,} min" in said
+
+
 def test_a_mirror_follows_and_a_dual_store_reads_the_larger(world: World, unique: str) -> None:
     world.commit(world.zookeeper, unique, {0: 5, 1: 6})
     follow = ("migrate", "mirror", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
