@@ -45,9 +45,9 @@ class Cluster:
 
     @contextmanager
     def killed_now_and_then(self, chance: random.Random) -> Iterator[None]:
-        """One to four times SIGKILL after some moments, and a start after it, as long as the block lasts; up again at its
-        end. More would not let a group lock end that a killed command held: each start of a broker begins its 10 seconds
-        again."""
+        """One to four times SIGKILL after some moments, and a start after it, as long as the block lasts; up again at
+        its end. More would keep a group locked that a killed command held: with each start of a broker the lock's 10
+        seconds begin again."""
         ended = threading.Event()
 
         def kill() -> None:
