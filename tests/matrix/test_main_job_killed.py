@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -58,13 +59,13 @@ class Cluster:
                 time.sleep(chance.uniform(0.0, 0.5))  # what is tried is the moment
                 self.broker.start()
 
-        thread = threading.Thread(target=kill)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        with ThreadPoolExecutor() as threads:
+            killing = threads.submit(kill)
+            try:
+                yield
+            finally:
+                ended.set()
+                killing.result()  # raises where the broker could not be started again
 
 
 @pytest.mark.parametrize("release", RELEASES)
