@@ -11,7 +11,7 @@ import typer
 
 from offsetmgr import __version__
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_plain_csv, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stopping import ending
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
@@ -25,6 +25,7 @@ from offsetmgr.operations.twofold import Image, Twofold, carry_out_both
 from offsetmgr.stores.base import GroupEditResult, Guard, OffsetStore, Verdict
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.origin import Relation
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.cli.options import Connect

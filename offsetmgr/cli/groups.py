@@ -23,11 +23,12 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, nothing_in, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, nothing_in, write_rows
 from offsetmgr.cli.stale import Stale
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.model import Committed, GroupDescription
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.operations.describe import Described

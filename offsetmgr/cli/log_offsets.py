@@ -23,8 +23,9 @@ from offsetmgr.cli.options import (
     Yes,
     connected,
 )
-from offsetmgr.cli.render import Column, Meter, OutputFormat, count_of, note, write_rows
+from offsetmgr.cli.render import Column, Meter, OutputFormat, note, write_rows
 from offsetmgr.errors import OffsetMgrError, UsageError
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition

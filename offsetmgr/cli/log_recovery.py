@@ -12,8 +12,9 @@ import typer
 from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
 from offsetmgr.cli.options import Execute, Format, Yes
-from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
 from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.segments.cuts import Cut, Seen

@@ -11,8 +11,9 @@ import typer
 from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources, state
 from offsetmgr.cli.options import Format
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.errors import OffsetMgrError
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.segments.cuts import Seen

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from offsetmgr.cli.render import Column
 from offsetmgr.wire.managers import ManagerReport
+from offsetmgr.words import count_of
 
 MANAGERS: Final = (
     Column("node_id", right=True, title="NODE"),
@@ -130,8 +131,8 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
     for row in rows:
         if row[_UNREAD]:
             yield (
-                f"shard {row[0]}: its owner cannot read {row[_UNREAD]} records, so groups may look as if they had"
-                " committed nothing; its log names them"
+                f"shard {row[0]}: its owner cannot read {count_of(row[_UNREAD], 'record')}, so groups may look as if"
+                " they had committed nothing; its log names them"
             )
 
 

@@ -250,9 +250,9 @@ def apply_command(
     if plan.header.cluster_id is not None and logs is None:
         note("logs are not asked again: the plan was checked against a cluster that only --bootstrap-server names")
     if state.apply.opened and not state.undo.touched:
-        note(f"an earlier run settled {len(state.apply.settled)} groups; this one goes on")
+        note(f"an earlier run settled {view.counted(len(state.apply.settled), 'group')}; this one goes on")
     if plan.summary.writes:
-        confirm(f"write {plan.summary.writes} offsets to {plan.header.target.uri}?", yes=yes)
+        confirm(f"write {view.counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     with _work(plan, "apply", target, wait_empty) as (executor, state):
         report = apply(plan, state, executor, lambda: logs)
     view.show_report(report, "written")
@@ -418,7 +418,7 @@ def rollback_command(
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
         note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
-        confirm(f"roll back {len(state.apply.intents)} groups?", yes=yes)
+        confirm(f"roll back {view.counted(len(state.apply.intents), 'group')}?", yes=yes)
     with _work(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
@@ -542,7 +542,9 @@ def finalize_command(
     verifier = sides.verifier(plan, state)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
-        confirm(f"after the checks, remove up to {count} offsets from {plan.header.source.uri}?", yes=yes)
+        confirm(
+            f"after the checks, remove up to {view.counted(count, 'offset')} from {plan.header.source.uri}?", yes=yes
+        )
     gate = sides.member_gate(plan, delete_source, Rules(accept_idle=accept_idle), Window(window))
     accept = (Status.REFUSED,) if accept_refused else ()
     with _work(plan, "delete", verifier.source) as (executor, state):

@@ -313,7 +313,7 @@ def show_verify_summary(summary: VerifySummary) -> None:
             note(f"  {summary.inferred} of them by inference: the partition map's word that an offset is the right one")
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
-        note(f"NOT verified: {wrong} of {total} partitions differ")
+        note(f"NOT verified: {wrong} of {counted(total, 'partition')} differ")
 
 
 def show_gates(gates: Sequence[GroupGate]) -> None:
@@ -321,14 +321,15 @@ def show_gates(gates: Sequence[GroupGate]) -> None:
     for gate in gates[:SHOWN]:
         note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
     if len(gates) > SHOWN:
-        note(f"  ... and {len(gates) - SHOWN} more groups; the journal holds the evidence of each")
+        note(f"  ... and {counted(len(gates) - SHOWN, 'more group')}; the journal holds the evidence of each")
 
 
 def mirror_line(status: MirrorStatus) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
     lag = f"lag {status.lag}" + (f" + ? ({counted(status.unknown, 'group')} unknown)" if status.unknown else "")
     refused = f"; {counted(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
-    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {status.copied} offsets copied, {lag}{refused}"
+    copied = f"{counted(status.copied, 'offset')} copied"
+    return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {copied}, {lag}{refused}"
 
 
 def mirror_rows(groups: Iterable[GroupMirror]) -> Iterator[tuple[Any, ...]]:

@@ -32,10 +32,11 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
 from offsetmgr.cli.stale import Stale
 from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.options import Connect, Execute, Format, Yes, connected
-from offsetmgr.cli.render import Column, OutputFormat, confirm, count_of, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
 from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.period.room import Room, View

@@ -338,8 +338,3 @@ def nothing_in(uri: str, what: str) -> str:
     """What a listing without rows says, so that an empty place is not taken for the wrong one, or the other way."""
     doubt = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
     return f"no {what} in {uri}{doubt if what == 'groups' else ''}"
-
-
-def count_of(number: int, what: str) -> str:
-    """``1 group``, ``2 groups``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

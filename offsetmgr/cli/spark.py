@@ -21,10 +21,11 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.sides import FromConfig, ToConfig
 from offsetmgr.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
 from offsetmgr.model import TopicPartition
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from offsetmgr.cli.render import count_of, note
+from offsetmgr.cli.render import note
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.stores.base import OffsetStore

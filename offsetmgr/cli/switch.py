@@ -20,6 +20,7 @@ from offsetmgr.cli.stopping import stopping
 from offsetmgr.clock import SystemClock
 from offsetmgr.errors import Conflict, UsageError
 from offsetmgr.stores.origin import Relation
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition
@@ -115,7 +116,7 @@ def switch_command(
             note(f"dry run: would switch group {group} {change}; nothing was changed")
             note("hint: add --execute to do it")
             return
-        confirm(f"switch group {group} {change}, with {len(picture.followers)} members?", yes=yes)
+        confirm(f"switch group {group} {change}, with {count_of(len(picture.followers), 'member')}?", yes=yes)
         with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
             try:
                 evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
@@ -204,7 +205,7 @@ def _recorder(group: str, path: str | None) -> Record:
         )
         with Proposal.of([GroupProposal(group, proposed)]) as proposal:
             write_images(file, proposal, header_for(store))
-        note(f"{group}: copies {len(proposed)} offsets into {store.uri}; before-images: {file}")
+        note(f"{group}: copies {count_of(len(proposed), 'offset')} into {store.uri}; before-images: {file}")
 
     return record
 
@@ -251,8 +252,8 @@ def _show_after(evidence: Evidence, format: OutputFormat) -> None:
     held = (evidence.settled_ms - evidence.began_ms) / 1000
     note(
         f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: seen, "
-        f"{len(evidence.members)} members had stopped, {len(evidence.copies)} offsets copied, {evidence.compared} "
-        f"partitions compared; commits waited {held:.1f} s"
+        f"{count_of(len(evidence.members), 'member')} had stopped, {count_of(len(evidence.copies), 'offset')} copied, "
+        f"{count_of(evidence.compared, 'partition')} compared; commits waited {held:.1f} s"
     )
     for member in evidence.late:
         note(f"not seen to go by the new mode yet (it commits nothing in the old one): {member.name} on {member.host}")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.options import Connect, Execute, Format, Topics, Yes, connected, file_to_write
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note
+from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.cli.requesting import WAIT, Request, Row, Wait
 from offsetmgr.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.model import TopicPartition

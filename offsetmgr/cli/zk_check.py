@@ -10,9 +10,10 @@ import typer
 
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, connected, require_groups
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note, nothing_in, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
 from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
 from offsetmgr.errors import GroupNotFound, Unreadable, UsageError
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.cluster.base import Cluster

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.cli.render import Column, OutputFormat, count_of, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.zookeeper.simulation.picture import GroupPicture

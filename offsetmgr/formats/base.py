@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, NoReturn, Protocol
 from offsetmgr.clock import Clock, SystemClock
 from offsetmgr.errors import MalformedData, OffsetMgrError, UnsupportedOperation
 from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.words import count_of
 
 FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = 2**63 - 1
@@ -193,7 +194,7 @@ class Lost:
 
     def report(self) -> WriteReport:
         lost = [
-            f"{what} of {count} offsets"
+            f"{what} of {count_of(count, 'offset')}"
             for what, count, carried in (
                 ("metadata", self._metadata, self._carries.metadata),
                 ("leader epoch", self._epochs, self._carries.leader_epoch),
@@ -218,7 +219,9 @@ def refuse_unreadable(group: GroupLike, carries: Carries, keep_errors: bool) -> 
     first = group.error or next((error for _, error in sorted(group.errors.items())), None)
     if first is None or (keep_errors and carries.errors):
         return
-    which = f"group {group.group}" if group.error else f"{len(group.errors)} partitions of group {group.group}"
+    which = (
+        f"group {group.group}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.group}"
+    )
     hint = (
         "keep the errors in the snapshot, or leave the group out"
         if carries.errors

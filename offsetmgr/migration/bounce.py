@@ -22,6 +22,7 @@ from offsetmgr.migration.phasecheck import PhaseReport, judge
 from offsetmgr.migration.phases import Phase, PhaseChange
 from offsetmgr.migration.startgate import Start, find_start, shortfall
 from offsetmgr.migration.watch import Watch
+from offsetmgr.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +352,7 @@ class _Work:
         changes = behind(watch)
         if not changes:
             return []
-        self.tell(f"copying Kafka's offsets of {len(changes)} partitions without traffic to ZooKeeper")
+        self.tell(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
 
         def record(copies: list[Copy]) -> None:
             state.copies.extend(copies)

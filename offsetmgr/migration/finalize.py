@@ -21,6 +21,7 @@ from offsetmgr.migration.state import MigrationState
 from offsetmgr.migration.verify import Evidence, PartitionVerdict, Status, Verifier
 from offsetmgr.model import Committed
 from offsetmgr.stores.base import Guard
+from offsetmgr.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def check_gates(verifier: Verifier, gate: MemberGate, accept: Collection[Status]
         hints = {found.hint for found in closed}
         raise GateRefused(
             "finalize",
-            f"{len(closed)} of {len(gates)} groups: not proved that nobody commits to the source alone ({named})",
+            f"{len(closed)} of {count_of(len(gates), 'group')}: not proved that nobody commits to the source alone "
+            f"({named})",
             hints.pop() if len(hints) == 1 and "" not in hints else "bounce them first: see offsetmgr runbook",
         )
     return FinalizeReport(verified, left_out, gates)

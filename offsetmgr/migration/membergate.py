@@ -23,6 +23,7 @@ from offsetmgr.migration.verify import Evidence
 from offsetmgr.migration.watch import Watch
 from offsetmgr.model import GroupDescription
 from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.words import count_of
 from offsetmgr.zookeeper.registry import GroupMembers
 
 _EVIDENCE = {Known.SEEN: Evidence.SEEN, Known.INFERRED: Evidence.INFERRED, Known.UNKNOWN: Evidence.UNKNOWN}
@@ -103,8 +104,7 @@ def closed_gate(name: str, watch: Watch, reports: Sequence[PhaseReport], rules: 
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
         named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
-        many = "1 partition" if len(idle) == 1 else f"{len(idle)} partitions"
-        why = f"of {many} without traffic no commit of {phase} can be seen: {named}"
+        why = f"of {count_of(len(idle), 'partition')} without traffic no commit of {phase} can be seen: {named}"
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
     wanted = phase if asked_by else f"phase {' or '.join(report.phase.value for report in reports)}"
     return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")

@@ -10,6 +10,7 @@ from offsetmgr.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.migration.mirrorwatch import MemberWatch
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.base import ChangeOutcome, GroupOffsets, HeldGroup, Verdict
+from offsetmgr.words import count_of
 
 
 class MirrorState(StrEnum):
@@ -102,7 +103,7 @@ class GroupMirror:
         """The group is another's from now on."""
         self.state, self.detail, self.held = MirrorState.TAKEN, why, None
         if self.lag:
-            self.detail += f"; the target was {self.lag} offsets behind the source then"
+            self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
 
     def see_target(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         self.known = {tp: c.offset for tp, c in offsets.items()}

@@ -22,6 +22,7 @@ from offsetmgr.migration.observation import Observation, Registered, at
 from offsetmgr.migration.phases import Phase
 from offsetmgr.migration.watch import Track, Watch
 from offsetmgr.model import Absent, TopicPartition
+from offsetmgr.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def _judge_member(
         why = f"{restart.why}; and none of its partitions has traffic"
         return verdict(False, Known.UNKNOWN, why, "send a message to one of its partitions")
     best = Known.SEEN if restart.ok and len(witnessed) == len(owned) else Known.INFERRED
-    commits = f"commits of the phase seen on {len(witnessed)} of its {len(owned)} partitions"
+    commits = f"commits of the phase seen on {len(witnessed)} of its {count_of(len(owned), 'partition')}"
     return verdict(True, best, f"{restart.why}; {commits}")
 
 
@@ -251,7 +252,10 @@ def infer_phase(watch: Watch) -> InferredPhase:
     if len(proven) == 1:
         ((phase, whys),) = proven.items()
         return InferredPhase(
-            phase, Known.SEEN, f"{doing(phase)}, seen on {len(whys)} partitions; {whys[0]}", frozenset(proven)
+            phase,
+            Known.SEEN,
+            f"{doing(phase)}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
+            frozenset(proven),
         )
     if proven:
         mixed = "; ".join(f"{phase.value}: {whys[0]}" for phase, whys in proven.items())
@@ -271,9 +275,13 @@ def _phase_by_offsets(watch: Watch) -> InferredPhase:
     here = [tp for tp in every if not isinstance(seen.zookeeper[tp], Absent)]
     there = [tp for tp in every if not isinstance(seen.kafka[tp], Absent)]
     if here and not there:
-        return InferredPhase(Phase.ZOOKEEPER, Known.INFERRED, f"{len(here)} offsets in ZooKeeper and none in Kafka")
+        return InferredPhase(
+            Phase.ZOOKEEPER, Known.INFERRED, f"{count_of(len(here), 'offset')} in ZooKeeper and none in Kafka"
+        )
     if there and not here:
-        return InferredPhase(Phase.KAFKA, Known.INFERRED, f"{len(there)} offsets in Kafka and none in ZooKeeper")
+        return InferredPhase(
+            Phase.KAFKA, Known.INFERRED, f"{count_of(len(there), 'offset')} in Kafka and none in ZooKeeper"
+        )
     if not every or not here:
         return InferredPhase(None, Known.UNKNOWN, "the group has no offsets in either store, and no commit was seen")
     return InferredPhase(None, Known.UNKNOWN, "both stores hold offsets and no commit was seen in the window")

@@ -23,6 +23,7 @@ from offsetmgr.migration.phasecheck import InferredPhase, PhaseReport, infer_pha
 from offsetmgr.migration.phases import SAFE_CHANGES, SETTINGS, Phase, PhaseChange, PhaseSettings, route
 from offsetmgr.migration.watch import Watch, offset_or
 from offsetmgr.model import TopicPartition
+from offsetmgr.words import count_of
 
 FORMAT = "offsetmgr-runbook"
 VERSION = 1
@@ -200,9 +201,9 @@ def _warnings(watch: Watch, seen: Observation, changes: tuple[PhaseChange, ...])
     idle = [tp for tp, t in watch.tracks.items() if t.unread == 0 and not t.kafka.moves and not t.zookeeper.moves]
     if idle:
         warnings.append(
-            f"{len(idle)} partitions had no traffic while the group was watched ({_some(idle)}): their gates say"
-            " unknown. Send each a message, or pass --accept-idle, which lets them pass where the offsets show that"
-            " nothing can be lost"
+            f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_some(idle)}): their"
+            " gates say unknown. Send each a message, or pass --accept-idle, which lets them pass where the offsets"
+            " show that nothing can be lost"
         )
     for member in seen.members.values():
         if member.host is None:
@@ -214,11 +215,13 @@ def _warnings(watch: Watch, seen: Observation, changes: tuple[PhaseChange, ...])
             warnings.append(f"{member.id} owns no partition: nothing can be seen of its commits (--accept-spare)")
     unowned = [tp for tp in seen.partitions if tp not in seen.owners]
     if unowned:
-        warnings.append(f"{len(unowned)} partitions have no owner ({_some(unowned)}): let the group rebalance first")
+        count = count_of(len(unowned), "partition")
+        warnings.append(f"no member owns {count} ({_some(unowned)}): let the group rebalance first")
     if seen.unconsumed:
+        count = count_of(len(seen.unconsumed), "partition")
         warnings.append(
-            f"{len(seen.unconsumed)} partitions have offsets and no live member subscribes to them"
-            f" ({_some(seen.unconsumed)}): a bounce does not move those; `offsetmgr migrate` does"
+            f"no live member subscribes to {count} with offsets ({_some(seen.unconsumed)}): a bounce does not move"
+            " those; `offsetmgr migrate` does"
         )
     if changes and (ahead := _ahead_in_the_other(seen, changes[0].start)):
         other = "Kafka" if changes[0].start is Phase.ZOOKEEPER else "ZooKeeper"

@@ -27,6 +27,7 @@ from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.transactionstate import TOPIC as TRANSACTIONS
 from offsetmgr.stores.base import GroupOffsets
+from offsetmgr.words import count_of
 
 _SHOWN: Final = 5
 """Names of groups, where there may be thousands."""
@@ -147,13 +148,15 @@ def _report(found: SavedPartition, listener: Listener) -> None:
         listener.note(f"{name}: cut as a broker's recovery would: {found.cut}")
     if found.pending:
         listener.note(
-            f"{name}: {found.pending} offsets of {found.transactions} open transactions are left out: "
-            "whether they were committed is not known"
+            f"{name}: offsetmgr leaves out {count_of(found.pending, 'offset')} of "
+            f"{count_of(found.transactions, 'open transaction')}: whether they were committed is not known"
         )
     if found.settled:
-        listener.note(f"{name}: {found.settled} transactions are taken as {TRANSACTIONS} says they were decided")
+        listener.note(
+            f"{name}: offsetmgr takes the end of {count_of(found.settled, 'transaction')} from {TRANSACTIONS}"
+        )
     if found.keyless:
-        listener.note(f"{name}: {found.keyless} records without a key hold nothing")
+        listener.note(f"{name}: offsetmgr skips {count_of(found.keyless, 'record')} without a key")
     for what, count in sorted(found.decoded.other.items()):
         if what.startswith("of"):
             listener.error(OffsetMgrError(str(name), f"{count} keys are {what}"))
@@ -214,11 +217,14 @@ class _Gathering:
         if strange:
             more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
             self._listener.note(
-                f"{len(strange)} groups lie only where a coordinator does not look for them, {self._topic} having "
-                f"{self._count} partitions, and are taken from there: {', '.join(strange[:_SHOWN])}{more}"
+                f"offsetmgr takes {count_of(len(strange), 'group')} from where a coordinator does not look, "
+                f"{self._topic} having {self._count} partitions: {', '.join(strange[:_SHOWN])}{more}"
             )
         if stale:
-            self._listener.note(f"{stale} groups lie in another partition as well, from before their number was raised")
+            self._listener.note(
+                f"offsetmgr found {count_of(stale, 'group')} in another partition as well, from before their number "
+                "was raised"
+            )
 
 
 def _latest(group: SavedGroup) -> int:

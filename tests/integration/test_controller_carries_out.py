@@ -202,7 +202,7 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
 
     assert f"open: {topic}-0: broker {target.broker_id} is not" in first.stderr
     assert "1 of 1 still open after 0.5 s; the controller goes on" in first.stderr
-    assert "one is under way: /admin/reassign_partitions holds 1 partitions" in second.stderr
+    assert "one is under way: /admin/reassign_partitions holds 1 partition" in second.stderr
     wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the reassignment ends when the broker is back")
     assert assigned(session, topic)[0].replicas == (target.broker_id,)
     with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):

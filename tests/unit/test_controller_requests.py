@@ -162,7 +162,7 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
     assert moving.refused is not None and moving.refused.why == "it is being reassigned already"
     assert str(missing.refused) == "partition orders-1: topic orders has no partition 1"
     assert isinstance(elsewhere.refused, UnknownTopicOrPartition)
-    with pytest.raises(AdminRefused, match="reassign_partitions holds 1 partitions") as under_way:
+    with pytest.raises(AdminRefused, match="reassign_partitions holds 1 partition") as under_way:
         reassignment.plan_reassignment(cluster(partition(0, 1), reassignment=frozenset({P0})), {P0: (1, 2)})
     cancelled = "--reassignment-json-file FILE --cancel --preserve-throttles"
     assert cancelled in under_way.value.hint and cancelled in moving.refused.hint

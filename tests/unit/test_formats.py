@@ -162,9 +162,9 @@ def test_json_forms() -> None:
         (
             CsvFormat(),
             (
-                "metadata of 1 offsets",
-                "leader epoch of 1 offsets",
-                "commit timestamp of 1 offsets",
+                "metadata of 1 offset",
+                "leader epoch of 1 offset",
+                "commit timestamp of 1 offset",
                 "snapshot id, time and source (zookeeper://h:2181/kafka)",
             ),
         ),
@@ -216,7 +216,7 @@ PARTLY = GroupEntry(
 
 @pytest.mark.parametrize("form", [AvroFormat(), CsvFormat(), ZkExportFormat(), YelpFormat(), SparkFormat()])
 def test_a_snapshot_with_unreadable_partitions_is_refused(form: Format) -> None:
-    with pytest.raises(UnsupportedOperation, match="1 partitions of group g could not be read: t-1: not a number"):
+    with pytest.raises(UnsupportedOperation, match="1 partition of group g could not be read: t-1: not a number"):
         write(form, [PARTLY])
 
 

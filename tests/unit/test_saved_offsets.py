@@ -271,9 +271,9 @@ def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator
 
     assert found == {moved: 5, left: 8}
     assert heard.notes == [
-        "1 groups lie only where a coordinator does not look for them, __consumer_offsets having 3 partitions, and are "
-        f"taken from there: {left}",
-        "1 groups lie in another partition as well, from before their number was raised",
+        "offsetmgr takes 1 group from where a coordinator does not look, __consumer_offsets having 3 partitions: "
+        f"{left}",
+        "offsetmgr found 1 group in another partition as well, from before their number was raised",
     ]
 
 
@@ -286,8 +286,8 @@ def test_groups_that_lie_only_where_their_coordinator_does_not_look_are_given_an
 
     assert found == {name: n for n, name in enumerate(strange)}
     assert heard.notes == [
-        "7 groups lie only where a coordinator does not look for them, __consumer_offsets having 2 partitions, and are "
-        f"taken from there: {', '.join(sorted(strange)[:5])} and 2 more"
+        "offsetmgr takes 7 groups from where a coordinator does not look, __consumer_offsets having 2 partitions: "
+        f"{', '.join(sorted(strange)[:5])} and 2 more"
     ]
 
 
@@ -320,8 +320,8 @@ def test_a_transaction_without_its_marker_is_what_its_coordinator_had_decided(
     found, heard = read(tmp_path)
 
     assert found == {"g": expected}
-    open_ones = "1 offsets of 1 open transactions are left out: whether they were committed is not known"
-    decided = "1 transactions are taken as __transaction_state says they were decided"
+    open_ones = "offsetmgr leaves out 1 offset of 1 open transaction: whether they were committed is not known"
+    decided = "offsetmgr takes the end of 1 transaction from __transaction_state"
     assert heard.notes == [f"__consumer_offsets-0: {open_ones if status == 1 else decided}"]
 
 

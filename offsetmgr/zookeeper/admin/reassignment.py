@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from offsetmgr.errors import AdminRefused, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.model import TopicPartition
+from offsetmgr.words import count_of
 from offsetmgr.zookeeper import paths
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
 
@@ -115,7 +116,7 @@ def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bo
     if state.reassignment is not None:
         raise AdminRefused(
             what,
-            f"one is under way: {paths.REASSIGN_PARTITIONS} holds {len(state.reassignment)} partitions",
+            f"one is under way: {paths.REASSIGN_PARTITIONS} holds {count_of(len(state.reassignment), 'partition')}",
             f"wait until it is done; where it never will be, take it back: {cancel_command()}, "
             "FILE being what was asked for, or its before-image",
         )
