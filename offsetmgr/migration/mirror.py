@@ -2,8 +2,9 @@
 
 Forward only, in either direction.  Towards a store with compare-and-set every write is conditional on the version that
 was read; towards Kafka the mirror holds each group (a static member, so that a restarted mirror takes over from a dead
-one at once, and a frozen one is fenced), and refuses groups that others commit to.  The mirror keeps no state of its
-own: whatever it was doing when it was killed, the next one compares both sides and goes on.
+one at once, and a frozen one is fenced), and refuses groups that others commit to.  Brokers 0.8.2 cannot hold groups:
+there the store compares just before each write, and nothing keeps others from committing.  The mirror keeps no state of
+its own: whatever it was doing when it was killed, the next one compares both sides and goes on.
 """
 
 from __future__ import annotations

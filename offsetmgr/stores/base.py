@@ -291,7 +291,8 @@ class NamedScanStore(Protocol):
 
 
 class HeldGroup(Protocol):
-    """A group that we hold for longer than one edit: while it is held nobody else commits to it.
+    """A group that we hold for longer than one edit: while it is held nobody else commits to it. Brokers 0.8.2 have no
+    group lock: there others may commit, and the store reads and compares just before each write.
 
     Whoever starts to consume with the group takes it away: then ``lost`` says so, `commit` raises `LockLost`, and the
     consumer runs on undisturbed.
