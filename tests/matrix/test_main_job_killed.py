@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,7 +40,11 @@ class Cluster:
     """A broker of its own, which is killed and started again on its port."""
 
     def __init__(self, folder: Path, zookeeper: str, release: str) -> None:
-        config = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
+        config = {
+            "offsets.topic.num.partitions": 4,
+            "offsets.retention.check.interval.ms": 1000,
+            "zookeeper.session.timeout.ms": 3000,  # a killed broker can start again once its session has ended
+        }
         self.release, self.zookeeper = release, zookeeper
         self.broker = KafkaBroker(folder, zookeeper=zookeeper, version=release, config=config)
 
@@ -58,13 +63,13 @@ class Cluster:
                 time.sleep(chance.uniform(0.0, 0.5))  # what is tried is the moment
                 self.broker.start()
 
-        thread = threading.Thread(target=kill)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        with ThreadPoolExecutor() as threads:
+            killing = threads.submit(kill)
+            try:
+                yield
+            finally:
+                ended.set()
+                killing.result()  # raises where the broker could not be started again
 
 
 @pytest.mark.parametrize("release", RELEASES)
