@@ -21,6 +21,7 @@ from offsetmgr.errors import AuthenticationFailed, OffsetMgrError, PartialFailur
 from offsetmgr.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS
+from offsetmgr.segments.committed import SavedOffset
 from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
@@ -128,16 +129,20 @@ class Broker:
     def deletes_groups(self) -> None:
         self.commit("deleted")
         self.store.delete_group("deleted")
-        if releases.DELETES_GROUPS.on(self._versions()):
-            assert self.held("deleted") is None
+        assert self.held("deleted") is None
         self._unless(releases.DELETES_GROUPS)
+
+    def in_the_log(self, group: str) -> SavedOffset | None:
+        """The offset that the offsets topic holds, deleted or not."""
+        topic = self.store.wire().client.offsets_topic
+        assert isinstance(topic, KafkaOffsetsTopic)
+        return self.store.wire().run(topic.saved).get(group, {}).get(TP)
 
     def keeps_the_offsets_of_groups_in_use(self) -> None:
         """Brokers 0.9 to 2.0 store with each offset when it expires. A broker 0.8.2 does not, but it has no members."""
         self.commit("kept")
-        topic = self.store.wire().client.offsets_topic
-        assert isinstance(topic, KafkaOffsetsTopic)
-        saved = self.store.wire().run(topic.saved)["kept"][TP]
+        saved = self.in_the_log("kept")
+        assert saved is not None
         if releases.HOLDS_LOCK.on(self._versions()):
             assert (saved.expire_timestamp is None) == releases.KEEPS_IN_USE.on(self._versions())
         self._unless(releases.KEEPS_IN_USE)
@@ -162,7 +167,8 @@ class Broker:
     def deletes_single_offsets(self) -> None:
         self.commit("erased")
         self.store.delete("erased", [TP])
-        assert (self.held("erased") is None) == releases.DELETES_OFFSETS.on(self._versions())
+        assert self.held("erased") is None
+        assert (self.in_the_log("erased") is None) == releases.DELETES_OFFSETS.on(self._versions())
         self._unless(releases.DELETES_OFFSETS)
 
     def tells_of_open_transactions(self) -> None:

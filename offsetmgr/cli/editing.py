@@ -16,7 +16,7 @@ from offsetmgr.cli.stopping import ending
 from offsetmgr.clock import SystemClock
 from offsetmgr.config import state_folder
 from offsetmgr.errors import GroupActive, ServerError, TimedOut, Unreachable
-from offsetmgr.model import DELETES_OFFSETS, Committed
+from offsetmgr.model import DELETES_OFFSETS, Committed, Weakness
 from offsetmgr.operations.carryout import carry_out
 from offsetmgr.operations.describe import refuse_active
 from offsetmgr.operations.images import header_for, new_path
@@ -94,6 +94,7 @@ class Edit:
         self.undo: list[str] = []
         """Command lines that take back what was changed; none where nothing was."""
         self.repeated = connect.repeated
+        self._weaknesses: tuple[Weakness, ...] = ()
         self.failed: set[str] = set()
         """Groups of which something was refused or failed."""
 
@@ -109,21 +110,24 @@ class Edit:
             counts = proposal.counts
             if not self.execute:
                 amount = _amount(counts.writes, counts.groups)
-                for weakness in self.store.weaknesses():
-                    note(f"mind: {weakness.text}")
+                self._note_weaknesses()
                 note(f"dry run: would change {amount} in {self.store.uri}; nothing was changed")
                 if counts.writes:
                     note("hint: add --execute to do it")
             elif not counts.writes:
                 note(f"nothing to change in {self.store.uri}")
             else:
-                for weakness in self.store.weaknesses():
-                    note(f"mind: {weakness.text}")
+                self._note_weaknesses()
                 note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
                 confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
                 self.asked = True
                 return self._act(proposal, guard) or (FAILED if problems else 0)
             return FAILED if problems else 0
+
+    def _note_weaknesses(self) -> None:
+        self._weaknesses = self.store.weaknesses()
+        for weakness in self._weaknesses:
+            note(f"mind: {weakness.text}")
 
     def _show(self, proposal: Proposal) -> None:
         """The plan, on stdout. When acting, programs get the outcomes there instead, once they are known."""
@@ -193,13 +197,15 @@ class Edit:
         self, proposal: Proposal, others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
         """Prints how many deleted offsets the brokers keep for a while, where they cannot delete single offsets."""
+        if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
+            return
         deleted = sum(
             change.after is None and change.writes and change.partition not in others.get(group.group, ())
             for group in proposal
             if group.group in others
             for change in group.changes
         )
-        if deleted and any(weakness.capability == DELETES_OFFSETS for weakness in self.store.weaknesses()):
+        if deleted:
             note(
                 f"mind: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
                 " or until the group is deleted; a consumer that starts before that starts from them"

@@ -54,7 +54,7 @@ def test_a_snapshot_is_written_from_a_stores_scan_and_reports_what_it_holds(tmp_
 
     assert path.read_bytes() == b"g,t,0,5\n\n"
     assert (report.groups, report.offsets, report.errors, report.size) == (2, 1, 0, 9)
-    assert report.lost == ("metadata of 1 offsets", "snapshot id, time and source (kafka://h:9092)")
+    assert report.lost == ("metadata of 1 offset", "snapshot id, time and source (kafka://h:9092)")
     assert leftovers(tmp_path) == ["s.csv"]
 
 
