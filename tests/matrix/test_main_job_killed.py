@@ -40,11 +40,7 @@ class Cluster:
     """A broker of its own, which is killed and started again on its port."""
 
     def __init__(self, folder: Path, zookeeper: str, release: str) -> None:
-        config = {
-            "offsets.topic.num.partitions": 4,
-            "offsets.retention.check.interval.ms": 1000,
-            "zookeeper.session.timeout.ms": 3000,  # a killed broker can start again once its session has ended
-        }
+        config = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
         self.release, self.zookeeper = release, zookeeper
         self.broker = KafkaBroker(folder, zookeeper=zookeeper, version=release, config=config)
 
