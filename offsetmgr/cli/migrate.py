@@ -433,13 +433,19 @@ def rollback_command(
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
         _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
-        late = _late_deletion(target)
-        created = sum(step.target is None for group in plan.groups() for step in group.writes())
-        if late and created:
-            note(f"mind: the plan created {view.counted(created, 'offset')} there, and rollback deleted them. {late}")
+        if report.ok and (late := _late_deletion(target)) and (created := sum(_created(plan, state))):
+            note(f"mind: apply created {view.counted(created, 'offset')} there, and rollback deleted them. {late}")
     _end_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)
+
+
+def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
+    """How many offsets of each group apply wrote, or may have written, where there was none."""
+    for group in plan.groups():
+        if group.group in state.apply.intents:
+            applied = state.partitions(state.apply, group.group)
+            yield sum(step.target is None and step.tp in applied.written | applied.maybe for step in group.writes())
 
 
 def _late_deletion(store: OffsetStore) -> str:

@@ -128,7 +128,7 @@ def test_a_rollback_restores_what_was_there_and_says_what_stays(world: World, er
     said = world.run("migrate", "rollback", "p.json", "--yes")
     assert world.held(world.kafka, unique) == {0: 2}
     assert "rolled back: every offset is as it was before" in said
-    stays = "the plan created 1 offset there, and rollback deleted them"
+    stays = "apply created 1 offset there, and rollback deleted them"
     assert (stays in said) == (era.release != "2.8.2")
 
 
