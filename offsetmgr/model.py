@@ -178,9 +178,16 @@ _LOCK_MARGIN_S: Final = 2
 DELETES_OFFSETS: Final = "deletes single offsets"
 """The capability of brokers (from 2.4 on) without which a deletion takes effect only later."""
 
-DELETED: Final = "deleted by offsetmgr: the broker removes this offset at its next check for expired offsets"
-"""The metadata of a deleted offset on brokers that cannot delete it: it is committed with a life that is over.
-offsetmgr reads such an offset as absent, so that nothing counts on it and any later write replaces it."""
+
+_DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "
+
+
+def deletion_mark(offset: int) -> str:
+    """The metadata of a deleted offset on brokers that cannot delete it: it is committed with a life that is over.
+
+    offsetmgr reads such an offset as absent, so that nothing counts on it and any later write replaces it. The mark
+    names the offset, so that a tool that copies the metadata to another offset does not hide that one."""
+    return f"{_DELETED}{offset}"
 
 
 KEEPS_IN_USE: Final = "keeps the offsets of groups in use"

@@ -28,12 +28,12 @@ from kio.static.protocol import Payload
 
 from offsetmgr.errors import Conflict, GroupActive, LockLost, OffsetMgrError
 from offsetmgr.model import (
-    DELETED,
     LOCK_SESSION_S,
     Committed,
     GroupDescription,
     OffsetAndMetadata,
     TopicPartition,
+    deletion_mark,
 )
 from offsetmgr.wire import member_requests, requests
 from offsetmgr.wire.client import Client, backoff, commit_outcomes
@@ -228,7 +228,7 @@ async def _expire(
     deadline: float,
     compared: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits the same offsets once more, with the metadata `DELETED` and a life that is over."""
+    """Commits the same offsets once more, with the mark of a deletion and a life that is over."""
     from offsetmgr.wire.older import expire_offsets
 
     found = await fetch(connection, mine.group, partitions, deadline)
@@ -239,7 +239,11 @@ async def _expire(
             why = f"offset {committed.offset} was committed since it was read"
             outcomes[tp] = Conflict(f"group {mine.group}, {tp}", why, actual=committed)
             continue
-        part = {"partition_index": tp.partition, "committed_offset": committed.offset, "committed_metadata": DELETED}
+        part = {
+            "partition_index": tp.partition,
+            "committed_offset": committed.offset,
+            "committed_metadata": deletion_mark(committed.offset),
+        }
         topics.setdefault(tp.topic, []).append(part)
     if not topics:
         return outcomes

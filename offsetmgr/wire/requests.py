@@ -26,12 +26,12 @@ from kio.static.primitive import i8, i32
 
 from offsetmgr.errors import OffsetMgrError
 from offsetmgr.model import (
-    DELETED,
     Committed,
     GroupDescription,
     GroupMember,
     OffsetAndMetadata,
     TopicPartition,
+    deletion_mark,
 )
 from offsetmgr.wire.connection import Encoded
 from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -138,7 +138,9 @@ def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | Offset
             tp = new(TopicPartition, (name, part.partition_index))
             if part.error_code:
                 errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
-            elif part.committed_offset >= 0 and part.metadata != DELETED:
+            elif part.committed_offset >= 0 and not (
+                part.metadata and part.metadata == deletion_mark(part.committed_offset)
+            ):
                 epoch = part.committed_leader_epoch
                 known = epoch if epoch >= 0 else None
                 offsets[tp] = new(Committed, (part.committed_offset, part.metadata or "", known, None, None))

@@ -9,14 +9,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v8.response import (
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
 
 from offsetmgr.errors import AuthenticationFailed, ServerError, UnsupportedOperation
-from offsetmgr.model import KEEPS_IN_USE
+from offsetmgr.model import KEEPS_IN_USE, TopicPartition, deletion_mark
 from offsetmgr.wire import releases
 from offsetmgr.wire.connection import Address, Connection, Encoded, _is_metadata_0
 from offsetmgr.wire.older import ask_older
 from offsetmgr.wire.primitives import INT16, INT32, INT64, string
 from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
+from offsetmgr.wire.requests import FetchedGroup, read_offset_fetch
 from offsetmgr.wire.security import Security
 from offsetmgr.wire.serverside import decode_request, decode_response, encode_response
 
@@ -459,3 +468,21 @@ def test_a_login_to_a_broker_before_0_10_is_refused_by_the_capability(versions: 
     listener = Listener(versions)
     with pytest.raises(UnsupportedOperation, match=r'lacks the capability "takes SASL logins", .* Kafka 0\.10\.0'):
         listener.open(timeout=1)
+
+
+def test_an_offset_is_deleted_only_if_the_mark_names_it() -> None:
+    """A tool that copies the metadata of a deleted offset to another one does not hide that one."""
+    parts = tuple(
+        OffsetFetchResponsePartitions(
+            partition_index=i32(number),
+            committed_offset=i64(offset),
+            metadata=deletion_mark(7),
+            error_code=ErrorCode.none,
+        )
+        for number, offset in enumerate((7, 9))
+    )
+    topic = OffsetFetchResponseTopics(name=TopicName("orders"), partitions=parts)
+    group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=ErrorCode.none)
+    found = read_offset_fetch(group)
+    assert isinstance(found, FetchedGroup)
+    assert {tp: committed.offset for tp, committed in found.offsets.items()} == {TopicPartition("orders", 1): 9}
