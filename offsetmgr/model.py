@@ -190,6 +190,11 @@ def deletion_mark(offset: int) -> str:
     return f"{_DELETED}{offset}"
 
 
+def is_deleted(offset: int, metadata: str | None) -> bool:
+    """Whether a committed offset has the mark of a deletion."""
+    return bool(metadata) and metadata == deletion_mark(offset)
+
+
 KEEPS_IN_USE: Final = "keeps the offsets of groups in use"
 """The capability of brokers (from 2.1 on) without which each offset expires by itself."""
 

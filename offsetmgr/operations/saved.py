@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from offsetmgr.errors import Conflict, OffsetMgrError
 from offsetmgr.manager import expiration
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.model import Committed, TopicPartition
+from offsetmgr.model import Committed, TopicPartition, is_deleted
 from offsetmgr.operations.replicas import Listener, best
 from offsetmgr.operations.savedfolders import Sources, look_over
 from offsetmgr.records.avro import AvroFormat
@@ -82,9 +82,11 @@ def saved_groups(
 
 
 def group_offsets(saved: SavedGroup) -> GroupOffsets:
-    """The group as stores and snapshots speak of it."""
+    """The group as stores and snapshots speak of it: without offsets that offsetmgr has deleted."""
     new = tuple.__new__  # skips the argument handling of named tuples
-    offsets = {tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items()}
+    offsets = {
+        tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items() if not is_deleted(one[0], one[1])
+    }
     return GroupOffsets(saved.group, offsets, saved.errors)
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from offsetmgr.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.javahash import java_hash
-from offsetmgr.model import TopicPartition, deletion_mark
+from offsetmgr.model import TopicPartition, is_deleted
 from offsetmgr.segments.batches import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed import SavedOffset, decode
 from offsetmgr.segments.offsets import OffsetsFold
@@ -158,7 +158,7 @@ def _places(group: str, partitions: int) -> set[int]:
 
 
 def _living(found: Mapping[TopicPartition, SavedOffset | None]) -> bool:
-    return any(one is None or one.metadata != deletion_mark(one.offset) for one in found.values())
+    return any(one is None or not is_deleted(one.offset, one.metadata) for one in found.values())
 
 
 def _from_now(limit: float) -> float:

@@ -52,6 +52,10 @@ Brokers allow 6 s to 30 min by default."""
 _PARK_AFTER: Final = 0.1
 """Seconds after which a join is taken to wait for the broker's rebalance delay."""
 
+_READS: Final = 5
+_OLD_AFTER_S: Final = 1.0
+"""Seconds after which an answer counts as old, and is asked for again: this process may have been stopped meanwhile."""
+
 _LEAST_TO_LEAVE: Final = 1.0
 """Seconds that leaving may take where no time is left."""
 
@@ -231,7 +235,12 @@ async def _expire(
     """Commits the same offsets once more, with the mark of a deletion and a life that is over."""
     from offsetmgr.wire.older import expire_offsets
 
-    found = await fetch(connection, mine.group, partitions, deadline)
+    now = asyncio.get_running_loop().time
+    for _ in range(_READS):
+        asked_at = now()
+        found = await fetch(connection, mine.group, partitions, deadline)
+        if now() - asked_at < _OLD_AFTER_S:
+            break
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {tp: found.errors.get(tp) for tp in partitions}
     topics: dict[str, list[dict[str, object]]] = {}
     for tp, committed in found.offsets.items():

@@ -31,7 +31,7 @@ from offsetmgr.model import (
     GroupMember,
     OffsetAndMetadata,
     TopicPartition,
-    deletion_mark,
+    is_deleted,
 )
 from offsetmgr.wire.connection import Encoded
 from offsetmgr.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -138,9 +138,7 @@ def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | Offset
             tp = new(TopicPartition, (name, part.partition_index))
             if part.error_code:
                 errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
-            elif part.committed_offset >= 0 and not (
-                part.metadata and part.metadata == deletion_mark(part.committed_offset)
-            ):
+            elif part.committed_offset >= 0 and not is_deleted(part.committed_offset, part.metadata):
                 epoch = part.committed_leader_epoch
                 known = epoch if epoch >= 0 else None
                 offsets[tp] = new(Committed, (part.committed_offset, part.metadata or "", known, None, None))
