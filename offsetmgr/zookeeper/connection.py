@@ -37,6 +37,8 @@ from offsetmgr.zookeeper.acl import parse_acl
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _LONGEST_SESSION_S: Final = 10.0
 _LONGEST_CLOSE_S: Final = 3.0
+_LONGEST_REPLACEMENT_S: Final = 1.0
+_LOOK_OFTEN_S: Final = 0.005
 _LOOK_S: Final = 0.3
 _DEFAULT_PORT: Final = "2181"
 _SASL: Final = "sasl"
@@ -78,6 +80,8 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self.finished = False
         self.expired = False
         """Whether its one session is over."""
+        self.connections = 0
+        """The number of connections that servers have accepted so far."""
         self.granted_s: float | None = None
         """The session time-out that the server granted, which need not be the one asked for; only with
         ``one_session``."""
@@ -102,6 +106,8 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             self.expired = True
             self._stopped.set()
         super()._session_callback(state)
+        if state == KeeperState.CONNECTED:
+            self.connections += 1
         if state == KeeperState.AUTH_FAILED:
             # kazoo ends its connection thread after this, while `start` would go on waiting.
             self.authentication_failed = True
@@ -208,6 +214,17 @@ class Connection:
         if client.finished:
             self._drop(client)
             raise self.unreachable(_whats_there(self._hosts))
+
+    def await_replacement(self) -> None:
+        """Waits, for a second at most, until another connection stands in the place of the present one.
+
+        A caller uses it where the server is about to close the connection.
+        """
+        client = self._open()
+        connections = client.connections
+        limit = time.monotonic() + _LONGEST_REPLACEMENT_S
+        while client.connections == connections and time.monotonic() < limit:
+            time.sleep(_LOOK_OFTEN_S)
 
     def send(self, request: Any, completion: Completion) -> None:
         """Queues a request; its result or error goes to ``completion``, more than once in rare races of kazoo's."""

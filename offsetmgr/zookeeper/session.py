@@ -221,6 +221,7 @@ class ZookeeperSession:
         for index, answer in self._ask([MultiRead(op, chunk) for chunk in chunks], _MULTI_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.UnimplementedError):
                 self._multi_read = False
+                self._connection.await_replacement()
                 return None
             if isinstance(answer, Exception):
                 raise self._error(answer)
@@ -245,7 +246,8 @@ class ZookeeperSession:
 
         A server before 3.6 answers UnimplementedError and then drops the connection; as the answer can be overtaken
         by the drop, two losses in a row count as the same answer.  Nothing is lost by mistake: single reads work on
-        every server.
+        every server.  The server may still answer other requests before the drop, so this waits for the next
+        connection: a transaction that is sent into the old one would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:
@@ -253,9 +255,11 @@ class ZookeeperSession:
                     probe = MultiRead(Op.GET, [(self.chroot or "/").encode()])
                     ((_, answer),) = self._ask([probe], 1, losses=1)
                 except _ConnectionLost:
-                    answer = kazoo.UnimplementedError()
+                    self._multi_read = False
+                    return False
                 if isinstance(answer, kazoo.UnimplementedError):
                     self._multi_read = False
+                    self._connection.await_replacement()
                 elif isinstance(answer, Exception):
                     raise self._error(answer)
                 else:

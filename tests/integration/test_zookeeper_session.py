@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,17 @@ def test_the_server_takes_a_transaction_without_operations(session: ZookeeperSes
     assert session.transaction([]).state is State.COMMITTED
     assert session.children("/") is not None
     assert session.session_id == before
+
+
+def test_a_first_read_does_not_cost_the_write_after_it(zookeeper34: ZooKeeperServer) -> None:
+    # A server before 3.6 closes the connection after the first read, and may answer other reads before it does so.
+    def read_and_write(_: int) -> State:
+        with connect(zookeeper34) as session:
+            assert session.children("/") is not None
+            return session.transaction([]).state
+
+    with ThreadPoolExecutor(16) as sessions:
+        assert set(sessions.map(read_and_write, range(480))) == {State.COMMITTED}
 
 
 # --- watches --------------------------------------------------------------------------------------
