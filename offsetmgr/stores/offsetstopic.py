@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from offsetmgr.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.errors import OffsetMgrError, ServerError
 from offsetmgr.javahash import java_hash
 from offsetmgr.model import TopicPartition, is_deleted
 from offsetmgr.segments.batches import LOG_HEADER, LOG_OVERHEAD
@@ -27,6 +27,12 @@ from offsetmgr.wire.requests import OFFSETS_TOPIC
 
 _SLICE_BYTES: Final = 1024 * 1024
 _LARGEST_SLICE: Final = 64 * 1024 * 1024
+_NO_TOPIC_S: Final = 10.0
+"""Longest time, in seconds, for which the brokers are asked again how many partitions the topic has."""
+_SHORTEST_S: Final = 1.0
+"""The same, where the caller has less time left: one answer alone does not suffice."""
+_BETWEEN_S: Final = 0.25
+"""Pause, in seconds, between two such questions."""
 
 Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
 OnRead: TypeAlias = Callable[[int, int], object]
@@ -48,6 +54,8 @@ class KafkaOffsetsTopic:
         self._folds: dict[TopicPartition, OffsetsFold] = {}
         self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
         """Of each partition what was decoded last, and up to which offset of the log."""
+        self._believed: int | None = None
+        """The number of partitions of the topic that two answers gave; None as long as there is none."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
@@ -67,7 +75,7 @@ class KafkaOffsetsTopic:
         """
         limit = max(deadline - asyncio.get_running_loop().time(), 0.001)
         async with self._reading:
-            count = (await partition_counts(self._client, [OFFSETS_TOPIC], _from_now(limit))).get(OFFSETS_TOPIC, 0)
+            count = await self._count(limit)
             numbers = range(count) if groups is None else sorted({n for g in groups for n in _places(g, count)})
             partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
             ends = await self._edges(partitions, LATEST, limit)
@@ -79,6 +87,38 @@ class KafkaOffsetsTopic:
             for tp in partitions:
                 everything |= self._groups_of(tp)
             return everything
+
+    async def _count(self, limit: float) -> int:
+        """The number of partitions of the offsets topic; 0 where the cluster has other topics, but not this one.
+
+        From its start until the controller has named them, a broker knows no topic at all, and after a failure of the
+        controller it may know only some partitions. So no topic at all is an error, and a number that this object has
+        not believed before is believed once two answers give it.
+        """
+        until = _from_now(min(max(limit, _SHORTEST_S), _NO_TOPIC_S))
+        before = self._believed
+        while True:
+            count = await self._named(_from_now(limit))
+            if count is not None and count == before:
+                self._believed = count or None
+                return count
+            before = count
+            if _from_now(_BETWEEN_S) >= until:
+                break
+            await asyncio.sleep(_BETWEEN_S)
+        why = "the brokers name no topic at all, or do not agree on the number of this topic's partitions"
+        hint = "try again: it happens when brokers have just started; without any topic there is nothing to read either"
+        raise ServerError(OFFSETS_TOPIC, why, hint)
+
+    async def _named(self, deadline: float) -> int | None:
+        """The number of partitions of the offsets topic in one answer of the brokers; None if it names no topic.
+
+        Brokers before 0.11 create the offsets topic if they are asked about it by its name; so they are first asked
+        about all topics.
+        """
+        names = [OFFSETS_TOPIC] if self._believed else None
+        counts = await partition_counts(self._client, names, deadline)
+        return counts.get(OFFSETS_TOPIC, 0) if counts else None
 
     def _groups_of(self, tp: TopicPartition) -> Groups:
         fold = self._folds.get(tp)
@@ -166,8 +206,6 @@ def _from_now(limit: float) -> float:
 
 
 def _offset(found: int | OffsetMgrError) -> int:
-    if isinstance(found, UnknownTopicOrPartition):
-        return 0
     if isinstance(found, OffsetMgrError):
         raise found
     return found

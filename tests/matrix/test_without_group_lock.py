@@ -6,13 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from matrix_worlds import has_leaders
+from processes import wait_for
 
 from offsetmgr.config import ConnectionConfig
 from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, TimedOut
 from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 from offsetmgr.stores import deciding
 from offsetmgr.stores.base import Change, GroupEdit, Verdict
 from offsetmgr.stores.kafka import KafkaStore
@@ -170,3 +174,37 @@ def test_a_write_that_cannot_be_read_again_is_reported_as_written_and_not_confir
     assert not result.atomic
     assert "written, but not confirmed: offsetmgr could not read" in result.how
     assert "it does not answer" in result.how
+
+
+def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
+    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    # Until the controller has told it, such a broker names no topics, and then it does not lead them yet.
+    where = f"{zookeeper.connect}/{unique}"
+    with KafkaBroker(tmp_path / "broker", zookeeper=where, version="0.8.2.2") as broker:
+        create_topic(unique, 1, zookeeper=where, bootstrap=broker.bootstrap, version="0.8.2.2")
+        wait_for(lambda: has_leaders(broker.bootstrap, unique, 1), "the topic has a leader")
+        with KafkaStore(broker.bootstrap, ConnectionConfig(timeout_ms=500)) as store:
+            offset_at = TopicPartition(unique, 0)
+            wait_for(lambda: succeeds(lambda: store.commit("g", {offset_at: OffsetAndMetadata(7)})), "it is committed")
+            broker.kill()
+
+            async def read() -> None:
+                at_once = asyncio.get_running_loop().time() + 0.05
+                said.append((await store.wire().client.offsets_topic.partitions(["g"], at_once))["g"])
+
+            said: list[Sequence[TopicPartition]] = []
+            with ThreadPoolExecutor(1) as pool:
+                starting = pool.submit(broker.start)
+                wait_for(lambda: succeeds(lambda: store.wire().runner.run(read())), "the broker gives the offsets")
+                starting.result()
+    assert said == [[offset_at]]
+
+
+def succeeds(call: Callable[[], object]) -> bool:
+    """Whether the call raised no error."""
+    try:
+        call()
+    except OffsetMgrError:
+        return False
+    return True
