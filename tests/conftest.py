@@ -17,6 +17,7 @@ from typing import Protocol
 
 import hypothesis  # before kio, which registers its strategies if it is there already
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
@@ -98,7 +99,10 @@ def unique(request: pytest.FixtureRequest) -> str:
 
 
 class MakeTopic(Protocol):
-    """Creates a topic on `kafka` (or on the broker given) and returns its name once it can be used."""
+    """Creates a topic on `kafka` (or on the broker given) and returns its name once it can be used.
+
+    Waits until a deletion of a topic of that name is complete.
+    """
 
     def __call__(
         self, name: str, partitions: int = 1, *, bootstrap: str | None = None, config: dict[str, str] | None = None
@@ -115,8 +119,16 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
         address = bootstrap or request.getfixturevalue("kafka").bootstrap
         admin = AdminClient({"bootstrap.servers": address})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
-        admin.create_topics([topic], operation_timeout=30)[name].result(60)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                admin.create_topics([topic], operation_timeout=30)[name].result(60)
+                break
+            except KafkaException as error:
+                # The broker refuses the name until it has completed the deletion of the topic that had it
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         while not _usable(admin, name, partitions):
             assert time.monotonic() < deadline, f"{name} has no leaders after 30 s"
         return name

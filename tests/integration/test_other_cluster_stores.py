@@ -131,7 +131,9 @@ def test_a_mirror_between_two_clusters_is_refused_before_it_starts(two: Two, run
     assert two.held(two.of_b) == (5, None)
 
 
-def test_a_mirror_refuses_the_offsets_of_a_recreated_topic_and_names_the_partition(two: Two, run: Run) -> None:
+def test_a_mirror_refuses_the_offsets_of_a_recreated_topic_and_names_the_partition(
+    two: Two, run: Run, make_topic: MakeTopic
+) -> None:
     two.nodes.commit(two.name, {two.tp: OffsetAndMetadata(5)})
     admin = ck.admin.AdminClient({"bootstrap.servers": two.a.bootstrap})
     path = f"/brokers/topics/{two.name}"
@@ -141,8 +143,7 @@ def test_a_mirror_refuses_the_offsets_of_a_recreated_topic_and_names_the_partiti
         first = node.ctime_ms
         admin.delete_topics([two.name], operation_timeout=30)[two.name].result(60)
         wait_for(lambda: session.get(path) is None, "the deletion")
-        topic = ck.admin.NewTopic(two.name, num_partitions=1, replication_factor=1)
-        admin.create_topics([topic], operation_timeout=30)[two.name].result(60)
+        make_topic(two.name, bootstrap=two.a.bootstrap)
         wait_for(lambda: (found := session.get(path)) is not None and found.ctime_ms > first, "the new topic")
     mirror = ("migrate", "mirror", "--from", two.nodes.uri, "--to", two.of_a.uri, "--group", two.name)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from conftest import MakeTopic
@@ -378,7 +378,7 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
         other.run(2, rerun_of=live.root)
     # And a live run whose topic was made anew
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
-    made = make_topic_again(make_topic, kraft, topic)
+    made = make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
     produce(kraft.bootstrap, made, [(0, FIRST + n) for n in range(20)])
     with pytest.raises(OffsetOutOfRange, match="is not the one that period 1 was read from"):
         live.run(3)
@@ -394,17 +394,6 @@ def set_policy(admin: AdminClient, topic: str, policy: str) -> None:
     while admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value != policy:
         assert time.monotonic() < deadline, f"{topic} keeps its policy"
         time.sleep(0.02)
-
-
-def make_topic_again(make_topic: MakeTopic, kraft: KraftBroker, topic: str) -> str:
-    """The name is free some time after the topic's deletion."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
-        except KafkaException:
-            assert time.monotonic() < deadline, f"{topic} cannot be made again"
-            time.sleep(0.1)
 
 
 def test_a_period_closes_by_the_wall_clock_and_a_waiting_job_can_be_stopped(
