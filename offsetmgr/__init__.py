@@ -9,30 +9,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from offsetmgr import errors as errors
-    from offsetmgr.config import ConnectionConfig as ConnectionConfig
-    from offsetmgr.embedded import OffsetManager as OffsetManager
-    from offsetmgr.errors import OffsetMgrError as OffsetMgrError
-    from offsetmgr.model import ABSENT as ABSENT
-    from offsetmgr.model import Absent as Absent
-    from offsetmgr.model import BrokerPartition as BrokerPartition
-    from offsetmgr.model import Committed as Committed
-    from offsetmgr.model import OffsetAndMetadata as OffsetAndMetadata
-    from offsetmgr.model import TopicPartition as TopicPartition
+    from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
+    from offsetmgr.core import errors
+    from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
+    from offsetmgr.core.model import ABSENT as ABSENT
+    from offsetmgr.core.model import Absent as Absent
+    from offsetmgr.core.model import BrokerPartition as BrokerPartition
+    from offsetmgr.core.model import Committed as Committed
+    from offsetmgr.core.model import OffsetAndMetadata as OffsetAndMetadata
+    from offsetmgr.core.model import TopicPartition as TopicPartition
+    from offsetmgr.manager.embedded import OffsetManager as OffsetManager
     from offsetmgr.stores.uri import open_store as open_store
 
 __version__: Final = "0.1.0"  # as in pyproject.toml, which takes longer to find out
 
 _HOME: Final = {
-    "ABSENT": "offsetmgr.model",
-    "Absent": "offsetmgr.model",
-    "Committed": "offsetmgr.model",
-    "ConnectionConfig": "offsetmgr.config",
-    "OffsetAndMetadata": "offsetmgr.model",
-    "OffsetManager": "offsetmgr.embedded",
-    "OffsetMgrError": "offsetmgr.errors",
-    "BrokerPartition": "offsetmgr.model",
-    "TopicPartition": "offsetmgr.model",
+    "ABSENT": "offsetmgr.core.model",
+    "Absent": "offsetmgr.core.model",
+    "Committed": "offsetmgr.core.model",
+    "ConnectionConfig": "offsetmgr.config.connection",
+    "OffsetAndMetadata": "offsetmgr.core.model",
+    "OffsetManager": "offsetmgr.manager.embedded",
+    "OffsetMgrError": "offsetmgr.core.errors",
+    "BrokerPartition": "offsetmgr.core.model",
+    "TopicPartition": "offsetmgr.core.model",
     "open_store": "offsetmgr.stores.uri",
 }
 
@@ -53,7 +53,7 @@ __all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
-        return import_module("offsetmgr.errors")
+        return import_module("offsetmgr.core.errors")
     if name not in _HOME:
         raise AttributeError(f"module 'offsetmgr' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -15,18 +15,18 @@ from typing import Final
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import AuthenticationFailed, OffsetMgrError, PartialFailure
-from offsetmgr.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure
+from offsetmgr.core.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.segments.committed import SavedOffset
-from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
-from offsetmgr.wire import releases
-from offsetmgr.wire.releases import CAPABILITIES, Capability
+from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
 
 FILE: Final = Path(__file__).parents[1] / "docs" / "reference" / "brokers.md"
 BEGIN, END = "<!-- scripts/broker_table -->\n", "<!-- end -->\n"

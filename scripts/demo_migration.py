@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, Producer
 
 from offsetmgr.sandbox import OldConsumer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION
-from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
+from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 8

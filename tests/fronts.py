@@ -6,17 +6,17 @@ from typing import Any
 
 from loopthread import LoopThread
 
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.client.backing_cluster import Upstream
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.handlers.endpoint import Endpoint
-from offsetmgr.server.handlers.table import endpoint_apis
-from offsetmgr.server.options import ServeOptions
-from offsetmgr.server.process import ManagerProcess
-from offsetmgr.server.service import Listener, Service
-from offsetmgr.server.storebackend import StoreBackend
-from offsetmgr.stores.base import OffsetStore
-from offsetmgr.wire.security import Security
-from offsetmgr.wire.upstream import Upstream
+from offsetmgr.server.config import ServeOptions
+from offsetmgr.server.manager_process import ManagerProcess
+from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.storefront.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001
 

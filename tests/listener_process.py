@@ -15,12 +15,12 @@ from pathlib import Path
 
 from listening import NODE_ID, MemoryBackend
 
-from offsetmgr.server.authentication import Authentication
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.credentials import load_credentials
-from offsetmgr.server.handlers.endpoint import Endpoint
-from offsetmgr.server.handlers.table import endpoint_apis
-from offsetmgr.server.service import Listener, Service
+from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.security.authentication import Authentication
+from offsetmgr.server.security.credentials import load_credentials
 
 
 def resident_bytes() -> int:

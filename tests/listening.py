@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from loopthread import LoopThread
 
-from offsetmgr.manager.requests import (
+from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
+from offsetmgr.manager.protocol_values import (
     GROUP_ID_NOT_FOUND,
     CommitRequest,
     CommitResponse,
@@ -20,16 +21,15 @@ from offsetmgr.manager.requests import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.server.authentication import Authentication
-from offsetmgr.server.authorization import Authorizer, EverythingAllowed
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.cluster import RealCluster
-from offsetmgr.server.dispatch import Fallback
-from offsetmgr.server.handlers.endpoint import Endpoint
-from offsetmgr.server.handlers.table import endpoint_apis
-from offsetmgr.server.limits import Limits
-from offsetmgr.server.service import Listener, Service
-from offsetmgr.wire.serverside import decode_response, encode_request
+from offsetmgr.server.backing_cluster import RealCluster
+from offsetmgr.server.network.api import Fallback
+from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.security.authentication import Authentication
+from offsetmgr.server.security.authorization import Authorizer, EverythingAllowed
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from offsetmgr.migration.phases import Phase
+from offsetmgr.core.commit_mode import Phase
 from offsetmgr.sandbox import OldConsumer
 
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from typing import Any
 
-from offsetmgr.log.memory import MemoryLog
-from offsetmgr.manager.requests import (
+from offsetmgr.manager.log.memory import MemoryLog
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NONE,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.zookeeper.membership import ensure
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.groups.membership import ensure
 
 
 def join_cluster(connect: str, bootstrap: str) -> None:

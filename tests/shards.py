@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from offsetmgr.manager.expiration import HOUR_MS
-from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import Prepared, Shard
 
 DAY_MS = 24 * HOUR_MS

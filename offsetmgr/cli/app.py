@@ -15,11 +15,11 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from offsetmgr.cli import early
+from offsetmgr.cli import sigint
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, report
 from offsetmgr.cli.stdout import forget, take_over
-from offsetmgr.cli.stopping import SIGNALS, answer_as_ctrl_c, ending, signals_as_before
-from offsetmgr.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.cli.stop_signals import SIGNALS, answer_as_ctrl_c, ending, signals_as_before
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
@@ -70,7 +70,7 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         for one in command.commands.values():  # the whole first paragraph, which would be cut otherwise
             one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
-        early.begin()
+        sigint.begin()
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002

@@ -9,10 +9,10 @@ import typer
 
 from offsetmgr.cli.options import Connect, Format, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.errors import UnsupportedOperation
+from offsetmgr.core.errors import UnsupportedOperation
 
 if TYPE_CHECKING:
-    from offsetmgr.wire.brokers import Broker
+    from offsetmgr.kafka.client.brokers import Broker
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka cluster's brokers.")
 
@@ -34,7 +34,7 @@ def describe(connect: Connect, output: Format = OutputFormat.TABLE) -> None:
     Brokers do not report their release. offsetmgr concludes it from the versions of the requests that a broker speaks:
     the release shown is the oldest that speaks them. JSON and CSV have a row for each broker and capability.
     """
-    from offsetmgr.cluster.kafka import KafkaCluster
+    from offsetmgr.kafka.cluster.confluent import KafkaCluster
 
     cluster = connect.cluster("cluster describe")
     if not isinstance(cluster, KafkaCluster):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from offsetmgr.cli import early
+from offsetmgr.cli import sigint
 
-early.watch()
+sigint.watch()
 
 
 def main() -> None:

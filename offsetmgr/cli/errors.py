@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Final
 
-from offsetmgr.errors import OffsetMgrError, PartialFailure, UsageError
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
 
 FAILED: Final = 1
 USAGE: Final = 2

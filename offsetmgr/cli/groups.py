@@ -25,14 +25,14 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, nothing_in, write_rows
 from offsetmgr.cli.stale import Stale
-from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
-from offsetmgr.model import Committed, GroupDescription
-from offsetmgr.words import count_of
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.model import Committed, GroupDescription
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.operations.describe import Described
-    from offsetmgr.operations.sought import Sought
+    from offsetmgr.groups.describe import Described
+    from offsetmgr.groups.topic_matches import Sought
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
@@ -109,7 +109,7 @@ def list_groups(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
-    from offsetmgr.operations.selection import matching_groups
+    from offsetmgr.groups.selection import matching_groups
 
     store = connect.store()
     names = sorted(set(store.groups()))
@@ -168,9 +168,9 @@ def describe(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """State, members, committed offsets, log ends, lag and owners of groups."""
-    from offsetmgr.operations.describe import describe as describe_groups
-    from offsetmgr.operations.selection import TopicSelection, choose_groups
-    from offsetmgr.operations.sought import Sought
+    from offsetmgr.groups.describe import describe as describe_groups
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.topic_matches import Sought
 
     names = require_groups(group, all_groups)
     if members and state:
@@ -214,7 +214,7 @@ def _partition_rows(
     found: Iterable[Described], errors: list[OffsetMgrError], sought: Sought, *, only_with_lag: bool, where: str
 ) -> Iterator[tuple[Any, ...]]:
     """The rows of groups; ``where`` says in which topics, with a space before it, where some were asked for."""
-    from offsetmgr.operations.lag import needs_a_look
+    from offsetmgr.groups.lag import needs_a_look
 
     for one in found:
         sought.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
@@ -278,9 +278,9 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
-    from offsetmgr.cli.editing import Edit, finish
-    from offsetmgr.operations.edits import propose_delete
-    from offsetmgr.operations.selection import ALL_TOPICS, choose_groups
+    from offsetmgr.cli.edit_command import Edit, finish
+    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.selection import ALL_TOPICS, choose_groups
 
     names = require_groups(group, all_groups)
     store = connect.store()
@@ -305,7 +305,7 @@ def delete(
 
 def _remove(connect: Connect, groups: list[str], *, empty: bool = False) -> int:
     """Removes groups whose offsets are gone, wherever the store keeps groups beside offsets."""
-    from offsetmgr.operations.edits import remove_groups
+    from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.uri import inner_uris, parse_uri
 
     dual = parse_uri(connect.uri).kind == "dual"
@@ -344,10 +344,10 @@ def copy(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a group's committed offsets to another group."""
-    from offsetmgr.cli.editing import Edit, checked_crossing, finish
-    from offsetmgr.operations.copy import propose_copy
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.operations.sought import require_topics
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.groups.copy import propose_copy
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.groups.topic_matches import require_topics
 
     if source == target and to is None:
         raise UsageError("groups copy", "both names are the same")
@@ -381,11 +381,11 @@ def rename(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
-    from offsetmgr.cli.editing import Edit, checked_crossing, finish
-    from offsetmgr.operations.copy import propose_copy, verify_copy
-    from offsetmgr.operations.describe import require_idle
-    from offsetmgr.operations.edits import propose_delete
-    from offsetmgr.operations.selection import ALL_TOPICS
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.groups.copy import propose_copy, verify_copy
+    from offsetmgr.groups.describe import require_idle
+    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.selection import ALL_TOPICS
 
     if source == target:
         raise UsageError("groups rename", "both names are the same")

@@ -15,10 +15,10 @@ from offsetmgr.cli.log_values import Decode, Decoder, control_value, line, raw
 from offsetmgr.cli.options import Format, Topics
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_varied
 from offsetmgr.cli.scenario import parse_datetime
-from offsetmgr.errors import FileFailure, OffsetMgrError, OverLimit, Unreadable
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, OverLimit, Unreadable
 
 if TYPE_CHECKING:
-    from offsetmgr.model import TopicPartition
+    from offsetmgr.core.model import TopicPartition
     from offsetmgr.segments.messages import Wanted
     from offsetmgr.segments.segment import Segment
 
@@ -192,7 +192,7 @@ def dump(
 
 def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
     """What the arguments name. One that cannot be read hides no other."""
-    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.groups.selection import TopicSelection
 
     chosen = TopicSelection.parse(topics)
     for path in paths:

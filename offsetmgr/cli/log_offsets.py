@@ -24,16 +24,16 @@ from offsetmgr.cli.options import (
     connected,
 )
 from offsetmgr.cli.render import Column, Meter, OutputFormat, note, write_rows
-from offsetmgr.errors import OffsetMgrError, UsageError
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.model import TopicPartition
-    from offsetmgr.operations.saved import Expiry
-    from offsetmgr.operations.savedfolders import Sources
-    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.core.model import TopicPartition
+    from offsetmgr.core.offset_store import GroupOffsets
+    from offsetmgr.groups.disk_layout import Sources
+    from offsetmgr.groups.disk_recovery import Expiry
+    from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.committed import SavedGroup
-    from offsetmgr.stores.base import GroupOffsets
     from offsetmgr.stores.uri import StoreUri
 
 app = typer.Typer()
@@ -130,9 +130,9 @@ def offsets(
     is 1. Offsets of transactions that nobody ended are left out.
     """
     from offsetmgr.cli.scenario import parse_datetime
-    from offsetmgr.operations.saved import Expiry
-    from offsetmgr.operations.savedfolders import find
-    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.groups.disk_layout import find
+    from offsetmgr.groups.disk_recovery import Expiry
+    from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
     from offsetmgr.segments.partition import is_folder
     from offsetmgr.stores.uri import parse_uri
@@ -165,9 +165,9 @@ def offsets(
     elif target.kind == "file":
         _write_file(target, saved, overwrite=overwrite)
     else:
-        from offsetmgr.cli.editing import Edit, checked_crossing
-        from offsetmgr.operations.edits import propose_import
-        from offsetmgr.operations.savedfolders import SavedLogs
+        from offsetmgr.cli.edit_command import Edit, checked_crossing
+        from offsetmgr.groups.disk_layout import SavedLogs
+        from offsetmgr.groups.edits import propose_import
 
         store = connect.store(to)
         crossing = checked_crossing("log offsets", SavedLogs(sources), store, translate)
@@ -203,10 +203,10 @@ def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores:
 def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     """A snapshot, as ``offsets export`` writes it. What could not be read is in it where its format can say so."""
     from offsetmgr import __version__
-    from offsetmgr.formats.base import SnapshotHeader
-    from offsetmgr.formats.choose import by_name, format_name
-    from offsetmgr.operations.savedfolders import SavedLogs, cluster_id
-    from offsetmgr.segments.standing import alone_beside
+    from offsetmgr.groups.disk_layout import SavedLogs, cluster_id
+    from offsetmgr.segments.broker_lock import alone_beside
+    from offsetmgr.snapshots.base import SnapshotHeader
+    from offsetmgr.snapshots.registry import by_name, format_name
     from offsetmgr.stores.crossing import with_origin
     from offsetmgr.stores.snapshot import write_snapshot
 
@@ -265,8 +265,8 @@ class _Saved:
 
     def groups(self) -> Iterator[SavedGroup]:
         """The groups that are meant, with what is meant of them; what cannot be read is said as well."""
-        from offsetmgr.operations.saved import saved_groups
-        from offsetmgr.operations.selection import matching_groups
+        from offsetmgr.groups.disk_recovery import saved_groups
+        from offsetmgr.groups.selection import matching_groups
 
         found = saved_groups(self.sources, self, processes=self._processes, expiry=self._expiry)
         for one in found:
@@ -289,7 +289,7 @@ class _Saved:
 
     def offsets(self, *, errors: bool = True) -> Iterator[GroupOffsets]:
         """The groups as stores take them; without ``errors``, what cannot be read is only said."""
-        from offsetmgr.operations.saved import group_offsets
+        from offsetmgr.groups.disk_recovery import group_offsets
 
         for group in self.groups():
             if errors or group.offsets:
@@ -298,9 +298,9 @@ class _Saved:
 
     def finish(self, target: StoreUri | None) -> int:
         """Says what was looked for and is not there; the exit code."""
-        from offsetmgr.errors import GroupNotFound
-        from offsetmgr.operations.savedfolders import CONSUMER_OFFSETS
-        from offsetmgr.operations.selection import literal_of
+        from offsetmgr.core.errors import GroupNotFound
+        from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
+        from offsetmgr.groups.selection import literal_of
 
         for name in self._names:
             literal = literal_of(name)

@@ -13,11 +13,11 @@ from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
 from offsetmgr.cli.options import Execute, Format, Yes
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
-from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.segments.cuts import Cut, Seen
+    from offsetmgr.segments.truncation import Cut, Seen
 
 app = typer.Typer()
 
@@ -120,7 +120,7 @@ class _Recovery:
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, Seen]]:
         """Each log file and each partition's folder, with the segment in which it ends."""
-        from offsetmgr.segments.cuts import looking_through, unflushed
+        from offsetmgr.segments.truncation import looking_through, unflushed
 
         logs = []
         older = 0
@@ -146,9 +146,9 @@ class _Recovery:
 
     def plan(self, source: Path, seen: Seen) -> _Planned:
         """Where to cut it. What cannot be done is among the errors."""
-        from offsetmgr.segments.cuts import cut_of
+        from offsetmgr.segments.broker_lock import Use, in_use, refuse_beside, standing
         from offsetmgr.segments.repair import kept_copy
-        from offsetmgr.segments.standing import Use, in_use, refuse_beside, standing
+        from offsetmgr.segments.truncation import cut_of
 
         try:
             cut = cut_of(seen, strict=self._strict)
@@ -176,8 +176,8 @@ class _Recovery:
 
     def carry_out(self, one: _Planned) -> None:
         """Does it; what fails is among the errors."""
+        from offsetmgr.segments.broker_lock import alone, alone_beside
         from offsetmgr.segments.repair import copy_folder, copy_log, cut_in_place
-        from offsetmgr.segments.standing import alone, alone_beside
 
         assert one.cut is not None
         try:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.render import Column
-from offsetmgr.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.segments.cuts import Seen
     from offsetmgr.segments.segment import Segment
+    from offsetmgr.segments.truncation import Seen
 
 Paths = Annotated[
     list[Path],

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.base import GroupKey, Key, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.choose import FORMATS, format_of
 from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
 from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.registry import FORMATS, format_of
 
 if TYPE_CHECKING:
-    from offsetmgr.segments.batches import Record
+    from offsetmgr.segments.batch_reader import Record
     from offsetmgr.segments.transactions import Marker
 
 KAFKA_OFFSETS: Final = "__consumer_offsets"

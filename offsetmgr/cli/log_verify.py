@@ -12,12 +12,12 @@ from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources, state
 from offsetmgr.cli.options import Format
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.segments.cuts import Seen
     from offsetmgr.segments.segment import Segment
+    from offsetmgr.segments.truncation import Seen
 
 app = typer.Typer()
 
@@ -73,7 +73,7 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
 
 def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[Seen]:
     """Each examined, with progress in MiB; those that cannot be read are among the errors."""
-    from offsetmgr.segments.cuts import looking
+    from offsetmgr.segments.truncation import looking
 
     def steps() -> Iterator[Seen | None]:
         for segment in segments:
@@ -86,7 +86,7 @@ def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterato
 
 
 def _tell_of_brokers(paths: Iterable[Path]) -> None:
-    from offsetmgr.segments.standing import Use, standing
+    from offsetmgr.segments.broker_lock import Use, standing
 
     found = {str(one): None for one in map(standing, paths) if one.use is Use.RUNNING}
     for text in found:

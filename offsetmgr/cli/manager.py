@@ -10,8 +10,8 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import Connect, Format, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stopping import only_tell_hangups
-from offsetmgr.errors import UsageError
+from offsetmgr.cli.stop_signals import only_tell_hangups
+from offsetmgr.core.errors import UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -183,10 +183,10 @@ def serve(
     only_tell_hangups()
     import sys
 
-    from offsetmgr.server.limits import Limits
+    from offsetmgr.server.config import ServeOptions, address, port_range
     from offsetmgr.server.logs import start_logging
-    from offsetmgr.server.options import ServeOptions, address, port_range
-    from offsetmgr.server.process import run_manager
+    from offsetmgr.server.manager_process import run_manager
+    from offsetmgr.server.network.limits import Limits
 
     bootstrap = connect.resolved.bootstrap_server
     if translate is not None and connect.flags.store is None:
@@ -256,7 +256,7 @@ def status(
     --bootstrap-server (or --store manager://...) names any manager.
     """
     from offsetmgr.cli.manager_view import MANAGERS, SHARDS, alarms, manager_rows, serves_a_topic, shard_rows
-    from offsetmgr.wire.managers import Managers
+    from offsetmgr.kafka.client.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         reports = running.reports()
@@ -292,7 +292,7 @@ def dump(
 ) -> None:
     """What the owner of a shard holds in memory, as it would answer fetches; exit code 1 where it cannot read some."""
     from offsetmgr.cli.manager_view import unread
-    from offsetmgr.wire.managers import Managers
+    from offsetmgr.kafka.client.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         rows = (tuple(row[column.name] for column in ENTRIES) for number in shard for row in running.dump(number))

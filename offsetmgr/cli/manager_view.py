@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.cli.render import Column
-from offsetmgr.wire.managers import ManagerReport
-from offsetmgr.words import count_of
+from offsetmgr.core.plurals import count_of
+from offsetmgr.kafka.client.managers import ManagerReport
 
 MANAGERS: Final = (
     Column("node_id", right=True, title="NODE"),

@@ -12,7 +12,8 @@ import typer
 from offsetmgr.cli import migrate_view as view
 from offsetmgr.cli import switch
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.formerlocks import LockWait
+from offsetmgr.cli.former_locks import LockWait
+from offsetmgr.cli.migration_stores import FromConfig, Sides, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -27,24 +28,23 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
-from offsetmgr.cli.sides import FromConfig, Sides, ToConfig
-from offsetmgr.cli.stopping import stopping
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import GroupNotFound, JournalError, PlanError, UsageError
-from offsetmgr.migration.execute import Executor, Report
+from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import GroupNotFound, JournalError, PlanError, UsageError
+from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_IN_USE
+from offsetmgr.core.offset_store import Partitions
+from offsetmgr.groups.topic_matches import Sought
 from offsetmgr.migration.journal import Journal, journal_path
-from offsetmgr.migration.partitionmap import read_map
+from offsetmgr.migration.journaled_writer import Executor, Report
+from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, IfAhead, PlanOptions
-from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import DELETES_OFFSETS, KEEPS_IN_USE
-from offsetmgr.operations.sought import Sought
-from offsetmgr.stores.base import Partitions
+from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.migration.plan import GroupPlan
-    from offsetmgr.stores.base import OffsetStore
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
 
@@ -196,7 +196,7 @@ def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) ->
 
 
 def _draft_map(sides: Sides, options: PlanOptions, path: Path) -> None:
-    from offsetmgr.migration.mapdraft import MapDraft, write_draft
+    from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 
     cluster = sides.cluster()
     names = Planner(sides.source, sides.target, options, SystemClock(), cluster).selected_groups()
@@ -485,7 +485,7 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
 
 
 def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool) -> None:
-    from offsetmgr.migration.wayback import WayBack, reverse_options
+    from offsetmgr.migration.reverse_plan import WayBack, reverse_options
 
     with sides.old_members() as members:
         options = reverse_options(plan)
@@ -540,7 +540,7 @@ def finalize_command(
     """
     from offsetmgr.migration.evidence import Rules
     from offsetmgr.migration.finalize import finalize
-    from offsetmgr.migration.observing import Window
+    from offsetmgr.migration.group_observer import Window
     from offsetmgr.migration.verify import Status
 
     plan, state = _open_plan(plan_path)

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
+from offsetmgr.core.model import KEEPS_IN_USE
 from offsetmgr.migration.plan import Action
-from offsetmgr.model import KEEPS_IN_USE
 
 if TYPE_CHECKING:
-    from offsetmgr.migration.execute import GroupOutcome, Report
     from offsetmgr.migration.finalize import GroupGate
-    from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
+    from offsetmgr.migration.journaled_writer import GroupOutcome, Report
+    from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
     from offsetmgr.migration.plan import GroupPlan, PlanHeader, Step
-    from offsetmgr.migration.planfile import PlanFile, PlanSummary
+    from offsetmgr.migration.plan_file import PlanFile, PlanSummary
+    from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport
-    from offsetmgr.migration.state import MigrationState
     from offsetmgr.migration.verify import PartitionVerdict, VerifySummary
 
 SHOWN: Final = 20

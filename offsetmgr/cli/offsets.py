@@ -34,14 +34,14 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
 from offsetmgr.cli.stale import Stale
-from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
-from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.cluster.base import Cluster
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.stores.base import OffsetStore
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.kafka.cluster.base import Cluster
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Committed offsets.")
 
@@ -162,7 +162,7 @@ def get(
 
     Partitions named by number, and those of topics named in full, are shown also where nothing is committed.
     """
-    from offsetmgr.operations.selection import (
+    from offsetmgr.groups.selection import (
         TopicSelection,
         choose_groups,
         named_groups,
@@ -216,9 +216,9 @@ def lag(
 
     Lag counts from the log's start where the committed offset lies below it. What is not known is null (-).
     """
-    from offsetmgr.operations.lag import NOTHING, needs_a_look
-    from offsetmgr.operations.lag import lag as lag_of_groups
-    from offsetmgr.operations.selection import TopicSelection, choose_groups, named_groups
+    from offsetmgr.groups.lag import NOTHING, needs_a_look
+    from offsetmgr.groups.lag import lag as lag_of_groups
+    from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
@@ -299,10 +299,10 @@ def set_offsets(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Commit an offset as it is, without a look at any log (see reset for that)."""
-    from offsetmgr.cli.editing import Edit, finish
-    from offsetmgr.operations.reset import propose_set
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.operations.sought import require_topics
+    from offsetmgr.cli.edit_command import Edit, finish
+    from offsetmgr.groups.reset import propose_set
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.groups.topic_matches import require_topics
 
     topics = TopicSelection.parse(topic)
     store = connect.store()
@@ -383,11 +383,11 @@ def reset(
 
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, and that is said.
     """
-    from offsetmgr.cli.editing import Edit, checked_crossing, finish
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
     from offsetmgr.cli.scenario import scenario_of
-    from offsetmgr.operations.reset import ToGiven, propose_reset
-    from offsetmgr.operations.selection import TopicSelection, choose_groups
-    from offsetmgr.operations.sought import require_topics
+    from offsetmgr.groups.reset import ToGiven, propose_reset
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.topic_matches import require_topics
 
     scenario = scenario_of(
         group or [],
@@ -440,10 +440,10 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete committed offsets."""
-    from offsetmgr.cli.editing import Edit, finish
-    from offsetmgr.operations.edits import propose_delete
-    from offsetmgr.operations.selection import TopicSelection, choose_groups
-    from offsetmgr.operations.sought import require_topics
+    from offsetmgr.cli.edit_command import Edit, finish
+    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.topic_matches import require_topics
 
     names = require_groups(group, all_groups)
     if bool(topic) == all_topics:
@@ -495,10 +495,10 @@ def export(
 ) -> None:
     """Write committed offsets to a snapshot file."""
     from offsetmgr import __version__
-    from offsetmgr.formats.choose import format_name
-    from offsetmgr.operations.export import export_groups
-    from offsetmgr.operations.images import header_for
-    from offsetmgr.operations.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.before_images import header_for
+    from offsetmgr.groups.export import export_groups
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.snapshots.registry import format_name
     from offsetmgr.stores.snapshot import write_snapshot
 
     names = require_groups(group, all_groups)
@@ -543,7 +543,7 @@ def _written_to(file: str) -> Iterator[str]:
 def _say_empty(store: OffsetStore, created: list[str]) -> None:
     """Says which groups are left without offsets by an undo that deleted all that the edit had created: they may have
     been there, empty, before it."""
-    from offsetmgr.operations.edits import left_empty
+    from offsetmgr.groups.edits import left_empty
 
     if stay := left_empty(store, created):
         others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
@@ -572,13 +572,13 @@ def import_offsets(
     A file of before-images takes its edit back: what was there is restored, what was created is deleted, and what
     has moved on since is refused unless --allow-rewind. --group names the group of files that do not name theirs.
     """
-    from offsetmgr.cli.editing import Edit, checked_crossing, finish
-    from offsetmgr.formats.choose import format_name
-    from offsetmgr.operations.edits import propose_import, propose_undo
-    from offsetmgr.operations.export import open_file, seekable
-    from offsetmgr.operations.images import holds_images, load_images
-    from offsetmgr.operations.selection import TopicSelection, matching_groups
-    from offsetmgr.operations.sought import require_topics
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.groups.before_images import holds_images, load_images
+    from offsetmgr.groups.edits import propose_import, propose_undo
+    from offsetmgr.groups.export import open_file, seekable
+    from offsetmgr.groups.selection import TopicSelection, matching_groups
+    from offsetmgr.groups.topic_matches import require_topics
+    from offsetmgr.snapshots.registry import format_name
 
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
@@ -644,9 +644,9 @@ def diff(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show where two stores disagree; the exit code is 1 on any difference. Without --group: all groups of both."""
-    from offsetmgr.operations.diff import diff as differences
-    from offsetmgr.operations.selection import TopicSelection, matching_groups
-    from offsetmgr.operations.sought import Sought
+    from offsetmgr.groups.diff import diff as differences
+    from offsetmgr.groups.selection import TopicSelection, matching_groups
+    from offsetmgr.groups.topic_matches import Sought
 
     if group and all_groups:
         raise UsageError("which groups?", "both --group and --all-groups are given")

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from offsetmgr.cli.render import OutputFormat
-from offsetmgr.config import ConnectionConfig, Resolved, Settings, resolve, with_properties
-from offsetmgr.errors import UsageError
+from offsetmgr.config.connection import ConnectionConfig, Resolved, Settings, resolve, with_properties
+from offsetmgr.core.errors import UsageError
 from offsetmgr.stores.origin import Translate
 
 if TYPE_CHECKING:
-    from offsetmgr.cluster.base import Cluster
-    from offsetmgr.operations.describe import Directory
-    from offsetmgr.stores.base import OffsetStore
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.describe import Directory
+    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
@@ -231,7 +231,7 @@ class Connect:
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
         """The cluster of these brokers, opened once."""
         if bootstrap not in self._clusters:
-            from offsetmgr.cluster.kafka import open_cluster
+            from offsetmgr.kafka.cluster.confluent import open_cluster
 
             self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
@@ -261,7 +261,7 @@ class Connect:
     def zookeeper(self, what: str) -> ZookeeperSession:
         """A session with the ZooKeeper that is meant. Raises `UsageError` where none is; ``what`` says who needs it."""
         from offsetmgr.stores.uri import zookeeper_of
-        from offsetmgr.zookeeper.session import ZookeeperSession
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
 
         store = self.resolved.store
         address = zookeeper_of(store, self.resolved.connection) if store else None
@@ -274,7 +274,7 @@ class Connect:
 
         For a command that ``edits`` it waits for the group locks of runs that were killed.
         """
-        from offsetmgr.cli.directory import both, cluster_directory, no_directory, registry_directory
+        from offsetmgr.cli.members_source import both, cluster_directory, no_directory, registry_directory
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -282,7 +282,7 @@ class Connect:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
-                from offsetmgr.cli.formerlocks import patient
+                from offsetmgr.cli.former_locks import patient
 
                 coordinators = patient(coordinators)
             found.append(coordinators)
@@ -295,7 +295,7 @@ class Connect:
     def edited_directory(self, uri: str | None = None) -> Directory:
         """The same for a command that edits: of a store of Kafka's, the ZooKeeper that is known beside it is asked as
         well (--zookeeper, OFFSETMGR_ZOOKEEPER, the context), since its old consumers may commit to both."""
-        from offsetmgr.cli.directory import beside
+        from offsetmgr.cli.members_source import beside
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -308,7 +308,7 @@ class Connect:
     def _session(self, connect: str) -> ZookeeperSession:
         """The session of a store there, or one of its own."""
         if (session := self._sessions.get(connect)) is None:
-            from offsetmgr.zookeeper.session import ZookeeperSession
+            from offsetmgr.zookeeper.client.session import ZookeeperSession
 
             session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
             self._sessions[connect] = session

@@ -10,11 +10,11 @@ import typer
 
 from offsetmgr.cli.options import Connect, Execute, Format, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
-from offsetmgr.errors import Conflict, UsageError
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.period.room import Room, View
+    from offsetmgr.period.state_nodes import Room, View
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -74,7 +74,7 @@ def _duration(ms: int) -> str:
 
 
 def _room(connect: Connect, command: str, root: str) -> Room:
-    from offsetmgr.period.room import Room
+    from offsetmgr.period.state_nodes import Room
 
     return Room(connect.zookeeper(command), root)
 
@@ -164,7 +164,7 @@ def history(
     from offsetmgr.period.history import History
 
     session = connect.zookeeper("period history")
-    from offsetmgr.period.room import Room
+    from offsetmgr.period.state_nodes import Room
 
     room = Room(session, root)
     _begun(room)
@@ -207,7 +207,7 @@ def rerun(
     from offsetmgr.cli.scenario import parse_datetime, parse_duration
     from offsetmgr.period import rerun as reruns
     from offsetmgr.period.records import Rerun
-    from offsetmgr.period.room import Room
+    from offsetmgr.period.state_nodes import Room
 
     if (name is None) != instead:
         why = "both --name and --instead are given" if instead else "neither --name nor --instead is given"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offsetmgr.period.job_records import Work
     from offsetmgr.period.records import ClosedPeriod
-    from offsetmgr.period.workrecords import Work
 
 
 def history_rows(

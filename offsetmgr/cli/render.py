@@ -21,8 +21,8 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from offsetmgr.cli.errors import Declined, Interrupted
-from offsetmgr.errors import UsageError
-from offsetmgr.model import BrokerPartition
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
 """Rows formatted together. A table's column widths come from its first batch."""
@@ -238,7 +238,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
-    from offsetmgr.cli.stopping import hung_up, ignore_hangups
+    from offsetmgr.cli.stop_signals import hung_up, ignore_hangups
 
     answer = ""
     try:

@@ -15,17 +15,17 @@ import typer
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stopping import stopping
-from offsetmgr.errors import FileFailure, OtherCluster, UsageError
+from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import FileFailure, OtherCluster, UsageError
 from offsetmgr.migration import bounce as bouncing
 from offsetmgr.migration import runbook as books
-from offsetmgr.migration import runbooktext as text
+from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
-from offsetmgr.migration.phasecheck import PhaseReport
-from offsetmgr.migration.phases import Phase
-from offsetmgr.migration.startgate import GateClosed
+from offsetmgr.migration.group_observer import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.precheck import GateClosed
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.errors import UsageError
+from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.sandbox import Sandbox

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import OffsetMgrError, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.operations.reset import (
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.groups.reset import (
     Scenario,
     ShiftBy,
     ToCurrent,
@@ -24,7 +24,7 @@ from offsetmgr.operations.reset import (
 )
 
 if TYPE_CHECKING:
-    from offsetmgr.operations.export import SnapshotFile
+    from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.stores.crossing import Crossing
 
 _DURATION: Final = re.compile(
@@ -121,7 +121,7 @@ def parse_datetime(text: str, option: str = "--to-datetime") -> int:
 def _from_file(
     file: str, groups: list[str], crossing: Callable[[SnapshotFile], Crossing], *, accept_unterminated: bool
 ) -> ToGiven:
-    from offsetmgr.operations.export import open_file, seekable
+    from offsetmgr.groups.export import open_file, seekable
 
     single = groups[0] if len(groups) == 1 else None
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"

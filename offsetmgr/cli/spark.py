@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.migration_stores import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     Connect,
@@ -22,15 +23,14 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.sides import FromConfig, ToConfig
-from offsetmgr.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.operations.selection import TopicSelection
+    from offsetmgr.groups.selection import TopicSelection
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -97,7 +97,7 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
             raise UsageError(f"--conf {one}", "is not KEY=VALUE", "as in --conf spark.executor.memory=4g")
         settings[name] = value
     try:
-        from offsetmgr.spark.tablesession import table_job
+        from offsetmgr.spark.table_session import table_job
     except ModuleNotFoundError as missing:
         hint = "pip install 'offsetmgr[spark]'"
         raise UnsupportedOperation("Spark", f"{missing.name} is not installed", hint) from missing
@@ -113,7 +113,7 @@ def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, .
 
 def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> None:
     """Raises `UnknownTopicOrPartition` for what was asked for by --topic and is not among ``rows``."""
-    from offsetmgr.operations.sought import Sought
+    from offsetmgr.groups.topic_matches import Sought
 
     sought = Sought(topics)
     if topics.patterns:
@@ -161,7 +161,7 @@ def audit(
     cluster = connect.cluster_at(bootstrap, connect.resolved.connection)
     other = None
     if compare is not None:
-        from offsetmgr.spark.storerows import groups_of
+        from offsetmgr.spark.store_rows import groups_of
 
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
@@ -169,11 +169,11 @@ def audit(
     if offsets_topic not in cluster.topics([offsets_topic]):  # told now, in a line, and not by Spark
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
-        from offsetmgr.clock import SystemClock
+        from offsetmgr.core.clock import SystemClock
         from offsetmgr.spark.audit import run
-        from offsetmgr.spark.audit.figures import page_data
         from offsetmgr.spark.audit.page import PAGE, page
-        from offsetmgr.spark.copying import store_table
+        from offsetmgr.spark.audit.page_data import page_data
+        from offsetmgr.spark.store_tables import store_table
 
         log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", bootstrap)
         log = log.option("topic", offsets_topic).option("timeout", connect.resolved.connection.timeout_ms)
@@ -217,15 +217,15 @@ def diff(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show where two stores disagree, read and compared by Spark's executors; the exit code is 1 on any difference."""
-    from offsetmgr.spark.storerows import groups_of_both
+    from offsetmgr.spark.store_rows import groups_of_both
 
     _require_spark("spark diff")
     stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
     chosen = groups_of_both(stores, require_groups(group, all_groups))
     with _spark(master, conf) as spark:
-        from offsetmgr.operations.selection import TopicSelection
+        from offsetmgr.groups.selection import TopicSelection
         from offsetmgr.spark.audit.compare import differences
-        from offsetmgr.spark.copying import table_of
+        from offsetmgr.spark.store_tables import table_of
 
         topics, sides, held = TopicSelection.parse(topic or []), [], []
         for uri, config in stores:
@@ -263,8 +263,8 @@ def copy(
     refuse-recreated, where the topic was recreated after the commit. With --execute, those that were not copied, and
     the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
-    from offsetmgr.cli.editing import checked_crossing
-    from offsetmgr.spark.storerows import groups_of
+    from offsetmgr.cli.edit_command import checked_crossing
+    from offsetmgr.spark.store_rows import groups_of
 
     _require_spark("spark copy")
     names = require_groups(group, all_groups)
@@ -272,10 +272,10 @@ def copy(
     checked_crossing("spark copy", connect.store(source, config), connect.store(target, there), translate)
     groups = groups_of(source, config, names)
     with _spark(master, conf) as spark:
-        from offsetmgr.operations.selection import TopicSelection
-        from offsetmgr.spark.copying import copy as copied
-        from offsetmgr.spark.copying import foreseen, recreated, table_of
-        from offsetmgr.spark.storerows import REFUSED, Origin
+        from offsetmgr.groups.selection import TopicSelection
+        from offsetmgr.spark.store_rows import REFUSED, Origin
+        from offsetmgr.spark.store_tables import copy as copied
+        from offsetmgr.spark.store_tables import foreseen, recreated, table_of
 
         topics = TopicSelection.parse(topic or [])
         origin = Origin(source, config, translate)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from offsetmgr.cli.render import note
-from offsetmgr.words import count_of
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.stores.base import OffsetStore
+    from offsetmgr.core.offset_store import OffsetStore
 
 
 class Stale:
@@ -21,7 +21,7 @@ class Stale:
 
     def counted(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """The same rows."""
-        from offsetmgr.operations.lag import STALE
+        from offsetmgr.groups.lag import STALE
 
         for row in rows:
             self._count += row[-1] is not None and row[-1].startswith(STALE)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.errors import FileFailure
+from offsetmgr.core.errors import FileFailure
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.formerlocks import patient_cluster
+from offsetmgr.cli.former_locks import patient_cluster
 from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, TranslateOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
-from offsetmgr.cli.stopping import stopping
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.plurals import count_of
 from offsetmgr.stores.origin import Relation
-from offsetmgr.words import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.model import TopicPartition
-    from offsetmgr.stores.base import Change, OffsetStore
+    from offsetmgr.core.model import TopicPartition
+    from offsetmgr.core.offset_store import Change, OffsetStore
+    from offsetmgr.migration.live.live_migration import Record, Switch
+    from offsetmgr.migration.live.switch_evidence import Evidence, Picture
     from offsetmgr.stores.origin import Translate
-    from offsetmgr.switching.evidence import Evidence, Picture
-    from offsetmgr.switching.nodes import Follower
-    from offsetmgr.switching.switch import Record, Switch
+    from offsetmgr.stores.switched.nodes import Follower
 
 app = typer.Typer()
 
@@ -82,9 +82,9 @@ def switch_command(
     new mode; consuming goes on meanwhile. Killed at any moment, either nothing has changed or everything. Name both
     stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
     """
-    from offsetmgr.migration.phases import Phase
-    from offsetmgr.switching.switch import Switch
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.core.commit_mode import Phase
+    from offsetmgr.migration.live.live_migration import Switch
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
 
     zookeeper, kafka = _stores(connect)
     connection = connect.resolved.connection
@@ -191,9 +191,9 @@ def _declare(switch: Switch, group: str, mode: Any, *, execute: bool, yes: bool)
 
 def _recorder(group: str, path: str | None) -> Record:
     """Keeps before-images, as the editing commands do."""
-    from offsetmgr.config import state_folder
-    from offsetmgr.operations.images import header_for, new_path, write_images
-    from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
+    from offsetmgr.config.connection import state_folder
+    from offsetmgr.groups.before_images import header_for, new_path, write_images
+    from offsetmgr.groups.edit_plan import GroupProposal, Proposal, ProposedChange
 
     def record(store: OffsetStore, changes: Mapping[TopicPartition, Change]) -> None:
         now_ms = SystemClock().now_ms()

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.controller_request import WAIT, Request, Row, Wait
 from offsetmgr.cli.options import Connect, Execute, Format, Topics, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
-from offsetmgr.cli.requesting import WAIT, Request, Row, Wait
-from offsetmgr.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
-from offsetmgr.words import count_of
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.model import TopicPartition
+    from offsetmgr.core.model import TopicPartition
     from offsetmgr.zookeeper.admin.state import Progress
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 app = typer.Typer()
 
@@ -47,11 +47,11 @@ def elect(
 
     A partition whose preferred replica is dead or not in sync is refused; the others are done.
     """
-    from offsetmgr.zookeeper import paths
-    from offsetmgr.zookeeper.admin.carryout import submit
+    from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.election import encode_election, plan_election, progress_of
-    from offsetmgr.zookeeper.admin.reading import read_state
-    from offsetmgr.zookeeper.transactions import Create
+    from offsetmgr.zookeeper.admin.submit import submit
+    from offsetmgr.zookeeper.client.transactions import Create
+    from offsetmgr.zookeeper.nodes import paths
 
     if bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "none is named"
@@ -95,9 +95,9 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
 
     Raises `UnknownTopicOrPartition` where it means none.
     """
-    from offsetmgr.model import TopicPartition
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.zookeeper.admin.reading import read_state, topic_names
+    from offsetmgr.core.model import TopicPartition
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.zookeeper.admin.admin_reader import read_state, topic_names
 
     selection = TopicSelection.parse(texts)
     names = topic_names(session)
@@ -158,9 +158,7 @@ def reassign(
     Checked first: brokers alive, partitions there, no broker twice, the same number of replicas, nothing under way.
     One refusal refuses all of it.
     """
-    from offsetmgr.zookeeper import paths
-    from offsetmgr.zookeeper.admin.carryout import submit
-    from offsetmgr.zookeeper.admin.reading import read_state
+    from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.reassignment import (
         cancel_command,
         decode_reassignment,
@@ -169,7 +167,9 @@ def reassign(
         progress_of,
     )
     from offsetmgr.zookeeper.admin.state import numbers
-    from offsetmgr.zookeeper.transactions import Create
+    from offsetmgr.zookeeper.admin.submit import submit
+    from offsetmgr.zookeeper.client.transactions import Create
+    from offsetmgr.zookeeper.nodes import paths
 
     wanted = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
     session = connect.zookeeper("zk reassign")
@@ -238,9 +238,9 @@ def _content(path: Path) -> bytes:
 
 
 def _image_path(path: Path | None) -> Path:
-    from offsetmgr.clock import SystemClock
-    from offsetmgr.config import state_folder
-    from offsetmgr.operations.images import new_path
+    from offsetmgr.config.connection import state_folder
+    from offsetmgr.core.clock import SystemClock
+    from offsetmgr.groups.before_images import new_path
 
     folder = state_folder() / "before-images"
     return path or new_path(folder, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
@@ -248,7 +248,7 @@ def _image_path(path: Path | None) -> Path:
 
 def _keep(path: Path, data: bytes) -> None:
     """The before-image on disk, before anything is asked for."""
-    from offsetmgr.stores.atomicfile import replace_file
+    from offsetmgr.core.atomic_file import replace_file
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,11 +275,11 @@ def delete_topic(
     With --bootstrap-server the controller is asked first whether it deletes topics at all (delete.topic.enable).
     One refusal refuses all of it.
     """
-    from offsetmgr.zookeeper import paths
-    from offsetmgr.zookeeper.admin.carryout import submit
+    from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.deletion import plan_deletion, progress_of
-    from offsetmgr.zookeeper.admin.reading import read_state
-    from offsetmgr.zookeeper.transactions import Create
+    from offsetmgr.zookeeper.admin.submit import submit
+    from offsetmgr.zookeeper.client.transactions import Create
+    from offsetmgr.zookeeper.nodes import paths
 
     session = connect.zookeeper("zk delete-topic")
     state = read_state(session, topic)

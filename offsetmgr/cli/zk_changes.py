@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import UsageError
+from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.simulation.picture import GroupPicture
-    from offsetmgr.zookeeper.subscription import Subscription
+    from offsetmgr.zookeeper.groups.subscription import Subscription
+    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
 
 
 def changes_of(
@@ -28,7 +28,7 @@ def changes_of(
         if like or topic:
             raise UsageError("--like and --topic", "say what those that join subscribe to", "add --join HOST")
         return None
-    from offsetmgr.zookeeper.simulation import changes
+    from offsetmgr.zookeeper.rebalance_preview import changes
 
     def change(picture: GroupPicture) -> GroupPicture:
         for text in grow or []:
@@ -54,7 +54,7 @@ def changes_of(
 
 def sized(picture: GroupPicture, grow: list[str] | None) -> GroupPicture:
     """A picture without topics, with those of ``--grow``: the first for a topic says how large it was before."""
-    from offsetmgr.zookeeper.simulation.changes import topic_grows
+    from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
     said: set[tuple[str, int | None]] = set()
     for topic, count, broker in map(_growth, grow or []):
@@ -65,8 +65,8 @@ def sized(picture: GroupPicture, grow: list[str] | None) -> GroupPicture:
 
 
 def _subscription(picture: GroupPicture, like: str | None, topics: list[str] | None) -> Subscription:
-    from offsetmgr.zookeeper.simulation.changes import member_named, usual_subscription
-    from offsetmgr.zookeeper.subscription import Subscription
+    from offsetmgr.zookeeper.groups.subscription import Subscription
+    from offsetmgr.zookeeper.rebalance_preview.changes import member_named, usual_subscription
 
     if topics:
         if like is not None:

@@ -11,15 +11,15 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
-from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.errors import GroupNotFound, Unreadable, UsageError
-from offsetmgr.words import count_of
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.core.errors import GroupNotFound, Unreadable, UsageError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.cluster.base import Cluster
+    from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.check.findings import Finding
     from offsetmgr.zookeeper.check.run import Check
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 app = typer.Typer()
 
@@ -68,9 +68,9 @@ def check(
     Exit code 0: nothing was found; 1: something was. With --bootstrap-server offsets are held against the logs as
     well. What was not checked is said at the end.
     """
-    from offsetmgr.clock import SystemClock
-    from offsetmgr.zookeeper import paths
+    from offsetmgr.core.clock import SystemClock
     from offsetmgr.zookeeper.check.run import Check
+    from offsetmgr.zookeeper.nodes import paths
 
     names = require_groups(group, all_groups)
     since = None if unused_since is None else _date(unused_since)
@@ -112,7 +112,7 @@ def check(
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
     """The groups that are meant, of those that there are. Raises `GroupNotFound`."""
-    from offsetmgr.operations.selection import matching_groups
+    from offsetmgr.groups.selection import matching_groups
 
     there = set(known)
     for name in names:
@@ -126,7 +126,7 @@ def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
 
     Raises `UsageError` where they are of different ones: every offset would be judged by another log.
     """
-    from offsetmgr.zookeeper import paths
+    from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 
     node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()

@@ -10,16 +10,16 @@ import typer
 from offsetmgr.cli.errors import told
 from offsetmgr.cli.options import Connect, Format, Topics, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
-from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
 from offsetmgr.cli.zk_tree import session_of
-from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.zookeeper.directory import ClusterNodes, Entry
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.zookeeper.groups.topics import Topic
     from offsetmgr.zookeeper.nodes.brokers import Broker
+    from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterNodes, Entry
     from offsetmgr.zookeeper.nodes.topics import PartitionState, TopicAssignment
-    from offsetmgr.zookeeper.topics import Topic
 
 app = typer.Typer()
 
@@ -58,14 +58,14 @@ TOPICS: Final = (
 @connected
 def brokers(connect: Connect, watch: Watch = None, count: Count = None, output: Format = OutputFormat.TABLE) -> None:
     """The live brokers with their addresses, and which of them is the controller."""
-    from offsetmgr.zookeeper import directory
+    from offsetmgr.zookeeper.nodes import cluster_nodes
 
     session = connect.zookeeper("zk brokers")
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        cluster = directory.cluster_nodes(session)
-        live = directory.brokers(session)
+        cluster = cluster_nodes.cluster_nodes(session)
+        live = cluster_nodes.brokers(session)
         shown = write_rows(BROKERS, _broker_rows(live, cluster, errors), output)
         if not shown:
             note(f"no live brokers in ZooKeeper at {session.connect}; is the chroot right?")
@@ -94,10 +94,10 @@ def topics(
 
     Partitions of Kafka 0.7 are BROKER-PARTITION.
     """
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.zookeeper.directory import requests
-    from offsetmgr.zookeeper.topics import topic_names
-    from offsetmgr.zookeeper.topics import topics as read
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.zookeeper.groups.topics import topic_names
+    from offsetmgr.zookeeper.groups.topics import topics as read
+    from offsetmgr.zookeeper.nodes.cluster_nodes import requests
 
     session = connect.zookeeper("zk topics")
     wanted = TopicSelection.parse(topic or [])
@@ -166,7 +166,7 @@ def _cluster_line(cluster: ClusterNodes, live: Iterable[Entry[Broker]]) -> str:
 def _topic_rows(
     found: Iterable[Topic], wanted: TopicSelection, deleted: frozenset[str], errors: list[OffsetMgrError]
 ) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.model import BrokerPartition, TopicPartition
+    from offsetmgr.core.model import BrokerPartition, TopicPartition
 
     for topic in found:
         whole = ["being deleted"] if topic.name in deleted else []

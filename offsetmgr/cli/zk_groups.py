@@ -10,16 +10,16 @@ import typer
 from offsetmgr.cli.errors import told
 from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, Topics, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
-from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
 from offsetmgr.cli.zk_tree import session_of
-from offsetmgr.errors import GroupNotFound, OffsetMgrError
-from offsetmgr.model import BrokerPartition
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.model import BrokerPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.zookeeper.ownership import GroupOwners, Owner
-    from offsetmgr.zookeeper.registry import GroupMembers, RegistryMember
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
+    from offsetmgr.zookeeper.groups.ownership import GroupOwners, Owner
+    from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember
 
 app = typer.Typer()
 
@@ -64,8 +64,8 @@ def members(
 
     SUBSCRIPTION is topic=streams; with a pattern (white_list, black_list) it is expression=streams.
     """
-    from offsetmgr.zookeeper.ownership import owners_many
-    from offsetmgr.zookeeper.registry import members_many
+    from offsetmgr.zookeeper.groups.ownership import owners_many
+    from offsetmgr.zookeeper.groups.registry import members_many
 
     names = require_groups(group, all_groups)
     session = connect.zookeeper("zk members")
@@ -95,9 +95,9 @@ def owners(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """The partitions that are owned, each with the consumer thread that holds it."""
-    from offsetmgr.operations.selection import TopicSelection
-    from offsetmgr.zookeeper.ownership import owners_many
-    from offsetmgr.zookeeper.registry import members_many
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.zookeeper.groups.ownership import owners_many
+    from offsetmgr.zookeeper.groups.registry import members_many
 
     names = require_groups(group, all_groups)
     wanted = TopicSelection.parse(topic or [])
@@ -119,8 +119,8 @@ def owners(
 
 def _chosen(session: ZookeeperSession, patterns: list[str]) -> list[str]:
     """The groups that are meant (all without patterns), sorted. Raises `GroupNotFound`."""
-    from offsetmgr.operations.selection import matching_groups
-    from offsetmgr.zookeeper.paths import CONSUMERS
+    from offsetmgr.groups.selection import matching_groups
+    from offsetmgr.zookeeper.nodes.paths import CONSUMERS
 
     known = sorted(session.children(CONSUMERS) or [])
     if not patterns:

@@ -12,13 +12,13 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import Connect, Format, connected, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
-from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
 from offsetmgr.cli.zk_changes import changes_of, sized
 from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, tell, write_owners, write_prediction
-from offsetmgr.errors import FileFailure, UsageError
+from offsetmgr.core.errors import FileFailure, UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.simulation.picture import GroupPicture
+    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
 
 app = typer.Typer()
 
@@ -106,7 +106,7 @@ def rebalance(
     Exit code without --simulate: 0 where every partition is owned as the members would divide them, else 1. Nothing is
     changed in either case.
     """
-    from offsetmgr.zookeeper.simulation.live import look
+    from offsetmgr.zookeeper.rebalance_preview.live_group import look
 
     name = _one_group(group, group_option)
     change = changes_of(join, like, topic, leave, grow, delete_topic, lose_broker, add_broker)
@@ -152,7 +152,7 @@ def _simulate(
     by_partition: bool,
     output: OutputFormat,
 ) -> int:
-    from offsetmgr.zookeeper.simulation.predict import predict
+    from offsetmgr.zookeeper.rebalance_preview.predict import predict
 
     after = picture if change is None else change(picture)
     chosen, why = _strategy(picture, strategy, internal)
@@ -173,7 +173,7 @@ def _compare(
     output: OutputFormat,
 ) -> int:
     """Shows owners beside what they should be; the exit code says whether they differ."""
-    from offsetmgr.zookeeper.simulation.predict import predict
+    from offsetmgr.zookeeper.rebalance_preview.predict import predict
 
     deadline = time.monotonic() + settle
     while True:
@@ -192,8 +192,8 @@ def _compare(
 
 def _strategy(picture: GroupPicture, named: str | None, internal: bool) -> tuple[str, str]:
     """The strategy, and why it is that one."""
-    from offsetmgr.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
-    from offsetmgr.zookeeper.simulation.predict import strategies_that_explain, usual_strategy
+    from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
+    from offsetmgr.zookeeper.rebalance_preview.predict import strategies_that_explain, usual_strategy
 
     if named is not None:
         return named, "as given"
@@ -213,7 +213,7 @@ def _one_group(argument: str | None, option: str | None) -> str | None:
 
 
 def _read(path: Path, group: str | None) -> GroupPicture:
-    from offsetmgr.zookeeper.simulation.file import decode
+    from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode
 
     try:
         data = path.read_bytes()
@@ -223,8 +223,8 @@ def _read(path: Path, group: str | None) -> GroupPicture:
 
 
 def _save(picture: GroupPicture, path: Path) -> None:
-    from offsetmgr.stores.atomicfile import replace_file
-    from offsetmgr.zookeeper.simulation.file import encode
+    from offsetmgr.core.atomic_file import replace_file
+    from offsetmgr.zookeeper.rebalance_preview.scenario_file import encode
 
     data = encode(picture, time.time_ns() // 1_000_000)
     replace_file(path, lambda file: file.write(data), overwrite=False)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.words import count_of
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.simulation.picture import GroupPicture
-    from offsetmgr.zookeeper.simulation.predict import Prediction
+    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+    from offsetmgr.zookeeper.rebalance_preview.predict import Prediction
 
 MEMBERS_AND_CHANGES: Final = (
     Column("member_id"),
@@ -104,7 +104,7 @@ def tell(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
 
 
 def _member_rows(prediction: Prediction, before: GroupPicture, after: GroupPicture) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.zookeeper.simulation.predict import UNREADABLE, as_ranges
+    from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE, as_ranges
 
     held = [{tp: thread.member_id for tp, thread in each.items()} for each in (prediction.before, prediction.after)]
     members = {*before.members, *after.members, *held[0].values()} - {UNREADABLE.member_id}
@@ -130,7 +130,7 @@ def _comes_or_goes(member: str, before: GroupPicture, after: GroupPicture) -> st
 
 
 def _partition_rows(prediction: Prediction) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.zookeeper.simulation.predict import UNREADABLE
+    from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE
 
     for tp in sorted({*prediction.before, *prediction.after}):
         old, new = prediction.before.get(tp), prediction.after.get(tp)

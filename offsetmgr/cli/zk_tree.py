@@ -10,11 +10,11 @@ import typer
 from offsetmgr.cli.errors import told
 from offsetmgr.cli.options import Connect, Format, connected
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
-from offsetmgr.cli.watching import Count, Watch, WatchCommand, watching
-from offsetmgr.errors import OffsetMgrError, ServerError, UsageError
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.core.errors import OffsetMgrError, ServerError, UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.tree import TreeNode
+    from offsetmgr.zookeeper.nodes.tree import TreeNode
 
 app = typer.Typer()
 
@@ -50,7 +50,7 @@ def tree(
     What is odd about a node stands beside it, and one that cannot be understood hides no other. Credentials are hidden.
     --format json and csv have each node's raw data too.
     """
-    from offsetmgr.zookeeper.tree import walk
+    from offsetmgr.zookeeper.nodes.tree import walk
 
     if not path.startswith("/") or "//" in path or (path != "/" and path.endswith("/")):
         raise UsageError(f"path {path!r}", "is no path of ZooKeeper", "as in /brokers/ids")

@@ -1,6 +1,6 @@
 """Consumers that Python did not have: each name is imported when it is first used.
 
-`SimpleConsumer` reads where it is told and commits when told to; Kafka's protocol through `offsetmgr.wire`.
+`SimpleConsumer` reads where it is told and commits when told to; Kafka's protocol through `offsetmgr.kafka`.
 `ZookeeperConsumer` shares a group with old high-level consumers; its members and owners are in ZooKeeper.
 """
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from offsetmgr.consumer.simple import SimpleConsumer as SimpleConsumer
     from offsetmgr.consumer.streams import Message as Message
     from offsetmgr.consumer.streams import MessageStream as MessageStream
-    from offsetmgr.segments.batches import Record as Record
-    from offsetmgr.wire.fetching import EARLIEST as EARLIEST
-    from offsetmgr.wire.fetching import LATEST as LATEST
+    from offsetmgr.kafka.client.fetch import EARLIEST as EARLIEST
+    from offsetmgr.kafka.client.fetch import LATEST as LATEST
+    from offsetmgr.segments.batch_reader import Record as Record
 
 _HOME: Final = {
     "ConsumerSettings": "offsetmgr.consumer.settings",
-    "EARLIEST": "offsetmgr.wire.fetching",
+    "EARLIEST": "offsetmgr.kafka.client.fetch",
     "Fetched": "offsetmgr.consumer.simple",
-    "LATEST": "offsetmgr.wire.fetching",
+    "LATEST": "offsetmgr.kafka.client.fetch",
     "Message": "offsetmgr.consumer.streams",
     "MessageStream": "offsetmgr.consumer.streams",
-    "Record": "offsetmgr.segments.batches",
+    "Record": "offsetmgr.segments.batch_reader",
     "SimpleConsumer": "offsetmgr.consumer.simple",
     "ZookeeperConsumer": "offsetmgr.consumer.highlevel",
 }

@@ -13,19 +13,19 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.offsets import OffsetsPlace
-from offsetmgr.consumer.partitions import Partitions, StreamOf
+from offsetmgr.consumer.partition_manager import Partitions, StreamOf
 from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import Desk, MessageStream
-from offsetmgr.errors import OffsetMgrError, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.zookeeper.assignors import assignor_named
-from offsetmgr.zookeeper.groupmember import Member, Timing
-from offsetmgr.zookeeper.membership import member_id
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.subscription import Subscription
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.assignors import assignor_named
+from offsetmgr.zookeeper.groups.consumer_member import Member, Timing
+from offsetmgr.zookeeper.groups.membership import member_id
+from offsetmgr.zookeeper.groups.subscription import Subscription
 
 
 class ZookeeperConsumer:

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import quote
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired, UsageError
-from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired, UsageError
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.uri import inner_uris, open_store, open_switched, parse_uri, translate_of, zookeeper_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.connection import parse_connect
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.sessionlease import SessionLease
+from offsetmgr.zookeeper.client.connection import parse_connect
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _LOOK_S: Final = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.errors import UsageError
+from offsetmgr.core.errors import UsageError
 
 _RESETS: Final = {"smallest": "smallest", "earliest": "smallest", "largest": "largest", "latest": "largest"}
 

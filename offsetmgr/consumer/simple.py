@@ -5,9 +5,9 @@ of the cluster and finds the leaders of partitions itself, again and again where
 gives out the messages from the asked offset on; Java's left it to the caller to skip those before.  And a partition
 whose first batch is larger than the caller's limit is never answered with nothing.
 
-It speaks Kafka's protocol through `offsetmgr.wire` and not through librdkafka, because a fetch here is one request with
-one answer: librdkafka reads ahead in the background from positions that it keeps, and tells neither where an answer
-began nor the high watermark that came with it.  Every checksum is verified, in all three message formats.
+It speaks Kafka's protocol through `offsetmgr.kafka` and not through librdkafka, because a fetch here is one request
+with one answer: librdkafka reads ahead in the background from positions that it keeps, and tells neither where an
+answer began nor the high watermark that came with it.  Every checksum is verified, in all three message formats.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.consumer.log_reader import LogReader, OutOfRange, Read
 from offsetmgr.consumer.simple_offsets import OffsetManagers
-from offsetmgr.consumer.simple_reading import LogReader, OutOfRange, Read
-from offsetmgr.errors import OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, Unreadable, UsageError
-from offsetmgr.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.segments.batches import Record, batches
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.fetching import Limits
-from offsetmgr.wire.runner import Runner
-from offsetmgr.wire.security import Security
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, Unreadable, UsageError
+from offsetmgr.core.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.fetch import Limits
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.segments.batch_reader import Record, batches
 
 T = TypeVar("T")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from offsetmgr.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.wire.client import Client, NotAMember, backoff
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.fixed import FixedCoordinator
-from offsetmgr.wire.leaders import UNKNOWN_PATIENCE, layout
-from offsetmgr.wire.requests import NEEDED_OF_MANAGERS, FetchedGroup
-from offsetmgr.wire.security import Security
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.client import Client, NotAMember, backoff
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.leader_routing import UNKNOWN_PATIENCE, layout
+from offsetmgr.kafka.client.pinned_client import FixedCoordinator
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS, FetchedGroup
 
 
 class OffsetManagers:

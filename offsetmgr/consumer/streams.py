@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import Offset, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Offset, TopicPartition
 
 _LOOK_S: Final = 0.05
 """How often a reader that waits for the lease looks whether it is valid again."""

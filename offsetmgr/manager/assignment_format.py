@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
-from offsetmgr.errors import MalformedData, UnknownVersion
+from offsetmgr.core.errors import MalformedData, UnknownVersion
 from offsetmgr.manager.assignment import Assignment, ManagerInfo, Node, Parameters, Waiting
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.manager.requests import OPERATION_NOT_ATTEMPTED, UNKNOWN_SERVER_ERROR, CommitRequest
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.manager.protocol_values import OPERATION_NOT_ATTEMPTED, UNKNOWN_SERVER_ERROR, CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
 NOTHING = -1

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from offsetmgr.clock import boottime
+from offsetmgr.core.clock import boottime
 
 __all__ = ["MARGIN", "Lease", "boottime"]
 

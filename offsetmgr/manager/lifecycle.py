@@ -22,8 +22,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.manager.requests import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.manager.protocol_values import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NONE,
+    NOT_COORDINATOR,
+)
 
 
 class State(Enum):

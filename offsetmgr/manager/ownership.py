@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, Protocol
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.assignment import Assignment, ManagerInfo, Node, Parameters, assign
 from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
 from offsetmgr.manager.lease import Lease, boottime
-from offsetmgr.manager.ownership_base import SlotHolder
+from offsetmgr.manager.ownership_protocol import SlotHolder
 
 PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-1"
@@ -78,7 +78,7 @@ class JoinedGeneration(Protocol):
 
 
 class Member(Protocol):
-    """The member of the managers' group (`offsetmgr.wire.groupmember.GroupMember`)."""
+    """The member of the managers' group (`offsetmgr.kafka.groups.group_member.GroupMember`)."""
 
     async def join(
         self,

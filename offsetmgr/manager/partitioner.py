@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from offsetmgr import javahash
+from offsetmgr.core.java_hash import java_hash as uncached_java_hash
 
 MOST_REMEMBERED: Final = 65_536
 """Groups whose hash is remembered; with names of the usual length about 10 MB when full, and 25 MB at most."""
@@ -17,7 +17,7 @@ LONGEST_REMEMBERED: Final = 249
 _SMALLEST: Final = -(1 << 31)
 
 
-java_hash = lru_cache(MOST_REMEMBERED)(javahash.java_hash)
+java_hash = lru_cache(MOST_REMEMBERED)(uncached_java_hash)
 """``String.hashCode`` of Java, remembered."""
 
 
@@ -27,5 +27,5 @@ def shard_for(group: str, partitions: int) -> int:
     Kafka's ``Utils.abs`` is the absolute value, except that the smallest hash, which has none in 32 bits, counts as 0.
     (Brokers before 0.8.2 cleared the sign bit instead, which puts every group with a negative hash elsewhere.)
     """
-    found = java_hash(group) if len(group) <= LONGEST_REMEMBERED else javahash.java_hash(group)
+    found = java_hash(group) if len(group) <= LONGEST_REMEMBERED else uncached_java_hash(group)
     return 0 if found == _SMALLEST else abs(found) % partitions

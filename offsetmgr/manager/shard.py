@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from offsetmgr.errors import UnsupportedOperation
+from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.manager.conditions import fulfilled
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, Terms
-from offsetmgr.manager.expiring import Expiring
-from offsetmgr.manager.prepared import InFlight, Prepared
-from offsetmgr.manager.reading import Reading
-from offsetmgr.manager.requests import (
+from offsetmgr.manager.offset_expirer import Expiring
+from offsetmgr.manager.offset_reader import Reading
+from offsetmgr.manager.offset_table import OffsetTable, Run
+from offsetmgr.manager.protocol_values import (
     GROUP_ID_NOT_FOUND,
     ILLEGAL_GENERATION,
     INVALID_COMMIT_OFFSET_SIZE,
@@ -40,7 +40,7 @@ from offsetmgr.manager.requests import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.manager.table import OffsetTable, Run
+from offsetmgr.manager.results import InFlight, Prepared
 from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, PartitionCommit, Record, RecordFormat
 
 __all__ = ["Prepared", "Shard", "ShardLimits"]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from offsetmgr.cluster.base import Logs
-from offsetmgr.errors import JournalError, OffsetMgrError, PlanError, RecreatedTopic
-from offsetmgr.migration.batches import READ_GROUPS, batched
-from offsetmgr.migration.execute import Executor, Report, Task
-from offsetmgr.migration.logknowledge import LogKnowledge
+from offsetmgr.core.errors import JournalError, OffsetMgrError, PlanError, RecreatedTopic
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.cluster.base import Logs
+from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.journaled_writer import Executor, Report, Task
+from offsetmgr.migration.log_range_cache import LogKnowledge
 from offsetmgr.migration.plan import Endpoint, GroupPlan, Step
-from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import TopicPartition
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.origin import LogOrigin
 
 

@@ -11,18 +11,24 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from offsetmgr.errors import GateRefused
-from offsetmgr.migration.bouncecommand import CommandRunner, check_template, fill_template, run_in_shell, still_running
-from offsetmgr.migration.bouncestate import BounceState, Copy, Step, StepStatus, exclusive, resume, save
-from offsetmgr.migration.catchup import behind, copy_forward
+from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.bounce_checkpoint import BounceState, Copy, Step, StepStatus, exclusive, resume, save
 from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.observation import Observation, Registered
-from offsetmgr.migration.observing import GroupView, Window, watch_group
-from offsetmgr.migration.phasecheck import PhaseReport, judge
-from offsetmgr.migration.phases import Phase, PhaseChange
-from offsetmgr.migration.startgate import Start, find_start, shortfall
-from offsetmgr.migration.watch import Watch
-from offsetmgr.words import count_of
+from offsetmgr.migration.forward_copy import behind, copy_forward
+from offsetmgr.migration.group_observer import GroupView, Window, watch_group
+from offsetmgr.migration.group_snapshot import Observation, Registered
+from offsetmgr.migration.ownership_history import Watch
+from offsetmgr.migration.phase_inference import PhaseReport, judge
+from offsetmgr.migration.precheck import Start, find_start, shortfall
+from offsetmgr.migration.restart_command import (
+    CommandRunner,
+    check_template,
+    fill_template,
+    run_in_shell,
+    still_running,
+)
 
 
 @dataclass(frozen=True, slots=True)

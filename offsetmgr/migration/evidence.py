@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from offsetmgr.migration.observation import Observation, reading_text
-from offsetmgr.migration.phases import Phase
-from offsetmgr.migration.watch import Track, offset_or
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.migration.group_snapshot import Observation, reading_text
+from offsetmgr.migration.ownership_history import Track, offset_or
 
 
 class Known(Enum):

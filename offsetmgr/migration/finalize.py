@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from offsetmgr.errors import GateRefused, JournalError
-from offsetmgr.migration.batches import READ_GROUPS, batched
-from offsetmgr.migration.execute import Executor, Report, Task
+from offsetmgr.core.errors import GateRefused, JournalError
+from offsetmgr.core.model import Committed
+from offsetmgr.core.offset_store import Guard
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.chunking import READ_GROUPS, batched
 from offsetmgr.migration.journal import Journal
+from offsetmgr.migration.journaled_writer import Executor, Report, Task
 from offsetmgr.migration.plan import Action, GroupPlan, Step
-from offsetmgr.migration.state import MigrationState
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.verify import Evidence, PartitionVerdict, Status, Verifier
-from offsetmgr.model import Committed
-from offsetmgr.stores.base import Guard
-from offsetmgr.words import count_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from offsetmgr.clock import Clock
-from offsetmgr.errors import JournalError, UnknownVersion
-from offsetmgr.migration.planfile import fsync_folder
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import JournalError, UnknownVersion
+from offsetmgr.migration.plan_file import fsync_folder
 
 VERSION = 1
 

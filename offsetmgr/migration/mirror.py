@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from offsetmgr.clock import Clock
-from offsetmgr.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, TakenOver
-from offsetmgr.migration.batches import READ_GROUPS, batched
-from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
-from offsetmgr.migration.mirrorwatch import NOBODY, AskOldGroups, OldGroup
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, TakenOver
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, HoldingStore, OffsetStore
+from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
+from offsetmgr.migration.mirror_safety import NOBODY, AskOldGroups, OldGroup
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupOffsets, HoldingStore, OffsetStore
 from offsetmgr.stores.crossing import Crossing
 
 HOLDER = "offsetmgr-mirror"

@@ -14,11 +14,11 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from offsetmgr.errors import OffsetMgrError, UsageError
-from offsetmgr.migration.partitionmap import MapOrigin
-from offsetmgr.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.operations.selection import TopicSelection
-from offsetmgr.stores.base import Guard
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Guard
+from offsetmgr.groups.selection import TopicSelection
+from offsetmgr.migration.partition_map import MapOrigin
 from offsetmgr.stores.origin import Compared, Translate
 
 

@@ -8,12 +8,31 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from offsetmgr.clock import Clock
-from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import GroupNotFound, OffsetMgrError, UsageError
-from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.logknowledge import LogKnowledge
-from offsetmgr.migration.partitionmap import PartitionMap
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.model import (
+    ABSENT,
+    BrokerPartition,
+    Committed,
+    GroupDescription,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from offsetmgr.core.offset_store import (
+    Capabilities,
+    GroupOffsets,
+    Guard,
+    NamedScanStore,
+    NamingStore,
+    OffsetStore,
+    Partitions,
+)
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.migration.byte_position_translation import Translator
+from offsetmgr.migration.chunking import READ_GROUPS, batched, one_ahead
+from offsetmgr.migration.log_range_cache import LogKnowledge
+from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
     Action,
     Endpoint,
@@ -25,25 +44,6 @@ from offsetmgr.migration.plan import (
     check_renames,
     decide,
     literal_of,
-)
-from offsetmgr.migration.positions import Translator
-from offsetmgr.model import (
-    ABSENT,
-    BrokerPartition,
-    Committed,
-    GroupDescription,
-    Offset,
-    OffsetAndMetadata,
-    TopicPartition,
-)
-from offsetmgr.stores.base import (
-    Capabilities,
-    GroupOffsets,
-    Guard,
-    NamedScanStore,
-    NamingStore,
-    OffsetStore,
-    Partitions,
 )
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.origin import LogOrigin, Translate

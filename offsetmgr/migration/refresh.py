@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import GroupActive, GroupNotFound, JournalError, OffsetMgrError, OldMembers, UsageError
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import GroupActive, GroupNotFound, JournalError, OffsetMgrError, OldMembers, UsageError
+from offsetmgr.core.offset_store import HeldGroup, HoldingStore, OffsetStore
+from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import batched
+from offsetmgr.migration.chunking import batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import OldMembers as AskOldMembers
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.operations.formerlocks import POLL_S, Waiting
-from offsetmgr.stores.base import HeldGroup, HoldingStore, OffsetStore
+from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
 AT_ONCE = 500

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from offsetmgr.errors import GateRefused, JournalError, OffsetMgrError
+from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import READ_GROUPS, batched
-from offsetmgr.migration.execute import Executor, Report, Task
+from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.journaled_writer import Executor, Report, Task
 from offsetmgr.migration.plan import Action, GroupPlan, Step
-from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import TopicPartition
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import MigrationState
 
 
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:

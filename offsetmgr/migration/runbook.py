@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
-from offsetmgr.migration import bouncestate, observation
-from offsetmgr.migration.catchup import behind
+from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, Phase, PhaseChange, PhaseSettings, route
+from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration import bounce_checkpoint, group_snapshot
 from offsetmgr.migration.evidence import Known, Rules
-from offsetmgr.migration.observation import Observation, at
-from offsetmgr.migration.observing import GroupView, Window, watch_group
-from offsetmgr.migration.phasecheck import InferredPhase, PhaseReport, infer_phase, judge
-from offsetmgr.migration.phases import SAFE_CHANGES, SETTINGS, Phase, PhaseChange, PhaseSettings, route
-from offsetmgr.migration.watch import Watch, offset_or
-from offsetmgr.model import TopicPartition
-from offsetmgr.words import count_of
+from offsetmgr.migration.forward_copy import behind
+from offsetmgr.migration.group_observer import GroupView, Window, watch_group
+from offsetmgr.migration.group_snapshot import Observation, at
+from offsetmgr.migration.ownership_history import Watch, offset_or
+from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, infer_phase, judge
 
 FORMAT = "offsetmgr-runbook"
 VERSION = 1
@@ -277,7 +277,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
             for s in book.stages
         ],
         "warnings": list(book.warnings),
-        "baseline": observation.to_json(book.baseline),
+        "baseline": group_snapshot.to_json(book.baseline),
     }
 
 
@@ -295,12 +295,12 @@ def read_baseline(path: Path, group: str) -> Observation:
         raise MalformedData(
             what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
         ) from error
-    versions = {FORMAT: VERSION, bouncestate.FORMAT: bouncestate.VERSION}
+    versions = {FORMAT: VERSION, bounce_checkpoint.FORMAT: bounce_checkpoint.VERSION}
     if not isinstance(data, dict) or data.get("format") not in versions:
         raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
     if data.get("version") != versions[data["format"]]:
         raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {versions[data['format']]}")
-    found = observation.from_json(data.get("baseline"), where=what)
+    found = group_snapshot.from_json(data.get("baseline"), where=what)
     if found.group != group:
         raise MalformedData(what, f"it belongs to group {found.group}, not to {group}")
     return found

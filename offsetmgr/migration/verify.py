@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from offsetmgr.cluster.base import Logs
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.batches import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.logknowledge import LogKnowledge
+from offsetmgr.migration.chunking import READ_GROUPS, batched, one_ahead
+from offsetmgr.migration.log_range_cache import LogKnowledge
 from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Origin, Step, clamping
-from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import BrokerPartition, Committed, LogRange, TopicPartition
-from offsetmgr.stores.base import GroupOffsets, OffsetStore
+from offsetmgr.migration.progress import MigrationState
 
 
 class Evidence(StrEnum):

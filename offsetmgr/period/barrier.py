@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from offsetmgr.errors import Conflict, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, Schedule
 
 Finished: TypeAlias = Mapping[TopicPartition, int]

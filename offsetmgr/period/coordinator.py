@@ -17,18 +17,18 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, LateRecord, TimedOut, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import Conflict, LateRecord, TimedOut, UsageError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, Place, Verdict
-from offsetmgr.period.following import Following
-from offsetmgr.period.knowledge import Knowledge
-from offsetmgr.period.leading import HISTORY_KEPT, Idle, Leading, Topics
-from offsetmgr.period.nodeform import OffsetRange
-from offsetmgr.period.room import Room
+from offsetmgr.period.leader import HISTORY_KEPT, Idle, Leading, Topics
+from offsetmgr.period.member_state import Knowledge
+from offsetmgr.period.member_thread import Following
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.period.state_nodes import Room
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CANCEL: Final = 0.05

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from offsetmgr.errors import Conflict, ServerError, TakenOver, TimedOut, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.period.nodeform import OffsetRange, node_bytes
+from offsetmgr.core.errors import Conflict, ServerError, TakenOver, TimedOut, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.job_records import Attempt, Published, Work, decode_work, encode_work
+from offsetmgr.period.node_codec import OffsetRange, node_bytes
 from offsetmgr.period.schedule import Period
-from offsetmgr.period.workrecords import Attempt, Published, Work, decode_work, encode_work
-from offsetmgr.zookeeper.jute import Code
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, SetData, State
 
 _MARK: Final = node_bytes({"by": "offsetmgr"})
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from offsetmgr.errors import OffsetMgrError, Unreadable
-from offsetmgr.model import TopicPartition
-from offsetmgr.period.nodeform import RUN, NodeForm, OffsetRange, node_bytes, ranges_of, runs_of
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.node_codec import RUN, NodeForm, OffsetRange, node_bytes, ranges_of, runs_of
 from offsetmgr.period.schedule import Period, Schedule
 
 

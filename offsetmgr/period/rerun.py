@@ -15,11 +15,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from offsetmgr.errors import Conflict, UsageError
+from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.period.leader_decision import Turn
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rerun
-from offsetmgr.period.room import Room, View
 from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.turning import Turn
+from offsetmgr.period.state_nodes import Room, View
 
 FOLDER: Final = "reruns"
 BY: Final = "period rerun"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.errors import UsageError
+from offsetmgr.core.errors import UsageError
 
 MAX_TIME_MS: Final = 2**63 - 1
 

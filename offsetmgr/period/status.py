@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from offsetmgr.errors import Conflict
-from offsetmgr.model import TopicPartition
-from offsetmgr.period.room import View
+from offsetmgr.core.errors import Conflict
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period
+from offsetmgr.period.state_nodes import View
 
 
 @dataclass(frozen=True, slots=True)

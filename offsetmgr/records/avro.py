@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.records import avro_fields as fields
-from offsetmgr.records import versions
+from offsetmgr.records import version_prefix
 from offsetmgr.records.base import (
     GroupKey,
     GroupValue,
@@ -24,10 +24,10 @@ from offsetmgr.records.base import (
     UnknownKey,
 )
 
-_OFFSET: Final = versions.packed(versions.AVRO_OFFSET)
-_GROUP: Final = versions.packed(versions.AVRO_GROUP)
-_OFFSET_VALUES: Final = range(versions.AVRO_OFFSET, versions.AVRO_OFFSET + 1)
-_GROUP_VALUES: Final = range(versions.AVRO_GROUP, versions.AVRO_GROUP + 1)
+_OFFSET: Final = version_prefix.packed(version_prefix.AVRO_OFFSET)
+_GROUP: Final = version_prefix.packed(version_prefix.AVRO_GROUP)
+_OFFSET_VALUES: Final = range(version_prefix.AVRO_OFFSET, version_prefix.AVRO_OFFSET + 1)
+_GROUP_VALUES: Final = range(version_prefix.AVRO_GROUP, version_prefix.AVRO_GROUP + 1)
 _PRESENT: Final = 2
 """The branch of a union that is not null."""
 _LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
@@ -46,7 +46,7 @@ class AvroFormat:
     Encoding raises `UnsupportedOperation` for numbers beyond the schemas' and for text that is no Unicode.
     """
 
-    name = versions.AVRO
+    name = version_prefix.AVRO
 
     def __init__(self) -> None:
         self._tables = fields.tables(_OFFSET)
@@ -104,7 +104,7 @@ class AvroFormat:
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
             if key[0] != _OFFSET[0] or key[1] != _OFFSET[1]:
-                versions.key_version(key, self.name)
+                version_prefix.key_version(key, self.name)
                 return None
             length, position = key[2], 3
             if length >= 0x80:
@@ -193,12 +193,12 @@ class AvroFormat:
         elif key[:2] == _GROUP:
             decoded = GroupKey(reader.string("group"))
         else:
-            return UnknownKey(versions.key_version(key, self.name))
+            return UnknownKey(version_prefix.key_version(key, self.name))
         reader.end()
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        versions.value_version(value, "offset value", _OFFSET_VALUES)
+        version_prefix.value_version(value, "offset value", _OFFSET_VALUES)
         reader = fields.Reader(value, "offset value", 2)
         offset = reader.long("offset")
         epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
@@ -213,7 +213,7 @@ class AvroFormat:
         return decoded
 
     def decode_group(self, value: bytes) -> GroupValue:
-        versions.value_version(value, "group value", _GROUP_VALUES)
+        version_prefix.value_version(value, "group value", _GROUP_VALUES)
         reader = fields.Reader(value, "group value", 2)
         decoded = GroupValue(reader.long("last_active"))
         reader.end()

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import Unreadable, UnsupportedOperation
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"

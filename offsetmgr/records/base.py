@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 
 Record: TypeAlias = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""

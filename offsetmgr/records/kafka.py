@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from offsetmgr.errors import Unreadable, UnsupportedOperation
-from offsetmgr.records import versions
+from offsetmgr.core.errors import Unreadable, UnsupportedOperation
+from offsetmgr.records import version_prefix
 from offsetmgr.records.base import (
     GroupKey,
     GroupValue,
@@ -81,7 +81,7 @@ class KafkaFormat:
     two keys of the log, of different prefixes; new keys are of version 1.
     """
 
-    name = versions.KAFKA
+    name = version_prefix.KAFKA
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class KafkaFormat:
         return records
 
     def offset_prefix(self, group: str, topic: str) -> bytes:
-        return versions.packed(_OFFSET_KEY) + string(group, "group") + string(topic, "topic")
+        return version_prefix.packed(_OFFSET_KEY) + string(group, "group") + string(topic, "topic")
 
     def partition_suffix(self, partition: int) -> bytes:
         try:
@@ -123,7 +123,7 @@ class KafkaFormat:
             raise UnsupportedOperation(f"partition {partition}", "it does not fit into 32 bits") from error
 
     def encode_group_key(self, group: str) -> bytes:
-        return versions.packed(_GROUP_KEY) + string(group, "group")
+        return version_prefix.packed(_GROUP_KEY) + string(group, "group")
 
     def encode_group(self, group: str, value: GroupValue) -> Record:
         """As Kafka writes a group of consumers that has no members since `GroupValue.last_active`."""
@@ -134,7 +134,7 @@ class KafkaFormat:
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
             if key[0] or key[1] not in _OFFSET_KEYS:
-                versions.key_version(key, self.name)
+                version_prefix.key_version(key, self.name)
                 return None
             topic = 4 + (key[2] << 8 | key[3])
             end = topic + 2 + (key[topic] << 8 | key[topic + 1])
@@ -162,7 +162,7 @@ class KafkaFormat:
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
     def decode_key(self, key: bytes) -> Key:
-        version = versions.key_version(key, self.name)
+        version = version_prefix.key_version(key, self.name)
         if version in _OFFSET_KEYS:
             reader = Reader(key, "offset key")
             decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
@@ -188,7 +188,7 @@ class KafkaFormat:
         return self._decode_value_slowly(value)
 
     def _decode_value_slowly(self, value: bytes) -> OffsetValue:
-        version = versions.value_version(value, "offset value", _VALUES)
+        version = version_prefix.value_version(value, "offset value", _VALUES)
         reader = Reader(value, "offset value", flexible=version >= 4)
         offset = reader.int64("offset")
         epoch = reader.int32("leaderEpoch") if version >= 3 else -1

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from offsetmgr.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import Unreadable, UnsupportedOperation
 
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")

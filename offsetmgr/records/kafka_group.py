@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import UnsupportedOperation
-from offsetmgr.records import versions
+from offsetmgr.core.errors import UnsupportedOperation
+from offsetmgr.records import version_prefix
 from offsetmgr.records.kafka_fields import Reader
 
 _EMPTY_GROUP: Final = struct.Struct(">h h8s i h h q i")
@@ -43,7 +43,7 @@ class GroupMetadata(NamedTuple):
 
 def decode_group_metadata(value: bytes) -> GroupMetadata:
     """Versions 0 to 4. Raises `UnknownVersion`, `Unreadable`."""
-    version = versions.value_version(value, "group value", _VERSIONS)
+    version = version_prefix.value_version(value, "group value", _VERSIONS)
     reader = Reader(value, "group value", flexible=version >= 4)
     protocol_type = reader.string("protocolType")
     generation = reader.int32("generation")

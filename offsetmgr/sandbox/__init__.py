@@ -5,7 +5,7 @@ this package.
 """
 
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
-from offsetmgr.sandbox.oldconsumer import Message, OldConsumer
+from offsetmgr.sandbox.legacy_consumer import Message, OldConsumer
 from offsetmgr.sandbox.sandbox import OldGroup, Sandbox
 from offsetmgr.sandbox.tool import java_tool
 from offsetmgr.sandbox.topics import create_topic

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox.identity import wait_until
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.listener import ListeningServer
 from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import log_tail, properties
 
 BROKER_JVM: Final = ("-Xmx512m", *QUICK_START)

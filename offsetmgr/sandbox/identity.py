@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 
 POLL = 0.05
 """Seconds between two looks at something that is awaited."""

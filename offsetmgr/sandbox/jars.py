@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from offsetmgr.errors import SandboxError
-from offsetmgr.sandbox.folders import cache_folder
+from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox.java import java_program
+from offsetmgr.sandbox.paths import cache_folder
 
 Progress = Callable[[str], None]
 """Is told, in one line each time, what is being done."""

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Collection
 from typing import Final
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 
 HOST: Final = "127.0.0.1"
 # Below the ranges from which systems take ports for outgoing connections (32768 and up on Linux, 49152 elsewhere):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.watchdog import Watchdog
 

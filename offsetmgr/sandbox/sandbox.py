@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from offsetmgr.errors import SandboxError, UsageError
+from offsetmgr.core.errors import SandboxError, UsageError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KafkaBroker, KraftBroker
-from offsetmgr.sandbox.folders import state_folder
-from offsetmgr.sandbox.listener import ListeningServer
-from offsetmgr.sandbox.oldconsumer import DEFAULT_VERSION as OLD_CONSUMER
-from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
-from offsetmgr.sandbox.oldconsumer import OldConsumer
+from offsetmgr.sandbox.legacy_consumer import DEFAULT_VERSION as OLD_CONSUMER
+from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
+from offsetmgr.sandbox.legacy_consumer import OldConsumer
+from offsetmgr.sandbox.paths import state_folder
+from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.sandbox.state import Server, State
 from offsetmgr.sandbox.topics import create_topic

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion
+from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion
 from offsetmgr.sandbox.identity import ProcessRef
 
 VERSION: Final = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION
 from offsetmgr.sandbox.tool import java_tool
 

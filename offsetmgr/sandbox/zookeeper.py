@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.listener import ListeningServer
 from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import properties
 
 Version = Literal["3.8", "3.4"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.errors import FileFailure, UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import FileFailure, UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
 
 LOG_START: Final = "log-start-offset-checkpoint"
 """Where logs begin that are cut within a segment (DeleteRecords); others are not in it."""

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.choose import FORMATS, format_of
 from offsetmgr.records.kafka import KafkaFormat
 from offsetmgr.records.kafka_fields import Reader
 from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.registry import FORMATS, format_of
 from offsetmgr.segments.offsets import Newest
 
 _MEMBER_KEY: Final = 5

@@ -13,8 +13,8 @@ from typing import Final
 
 import cramjam
 
-from offsetmgr.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
-from offsetmgr.segments.zstdframes import at_most
+from offsetmgr.core.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.segments.zstd_bound import at_most
 
 CODEC: Final = 0x07
 """The bits of the attributes that name the codec."""

@@ -18,8 +18,8 @@ from typing import BinaryIO, Final, NamedTuple
 
 from crc32c import crc32c
 
-from offsetmgr.errors import FileFailure, OverLimit, UnknownVersion, Unreadable
-from offsetmgr.segments.batches import (
+from offsetmgr.core.errors import FileFailure, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
     BATCH_SMALLEST,
     CONTROL,

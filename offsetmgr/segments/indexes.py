@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import UnknownVersion, Unreadable, UnsupportedOperation
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 """Offset counted from the segment's, and position in its log."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import OffsetMgrError, Unreadable
-from offsetmgr.segments.batches import Record
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import LIMIT
 from offsetmgr.segments.entries import LARGEST, Entry, EntryHeader
 from offsetmgr.segments.segment import Segment

@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from offsetmgr.errors import Unreadable
-from offsetmgr.segments.batches import (
+from offsetmgr.core.errors import Unreadable
+from offsetmgr.segments.batch_reader import (
     BATCH_SMALLEST,
     CONTROL,
     CRC_FROM,

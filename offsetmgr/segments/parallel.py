@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, TypeVar
 
-from offsetmgr.errors import FileFailure, OffsetMgrError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.errors import FileFailure, OffsetOutOfRange, Unreadable, UnsupportedOperation
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import FileFailure, OffsetOutOfRange, Unreadable, UnsupportedOperation
+from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
 from offsetmgr.segments.entries import CHUNK, LARGEST
 from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, Piece, Segment

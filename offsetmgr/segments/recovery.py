@@ -23,8 +23,8 @@ from typing import BinaryIO, Final, NamedTuple
 
 from crc32c import crc32c
 
-from offsetmgr.errors import FileFailure
-from offsetmgr.segments.batches import BATCH_SMALLEST, CRC_FROM, LEGACY_SMALLEST, LOG_OVERHEAD
+from offsetmgr.core.errors import FileFailure
+from offsetmgr.segments.batch_reader import BATCH_SMALLEST, CRC_FROM, LEGACY_SMALLEST, LOG_OVERHEAD
 
 CHUNK: Final = 1024 * 1024
 INDEX_INTERVAL: Final = 4096

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from offsetmgr.errors import Conflict, FileFailure
-from offsetmgr.segments.cuts import Cut, look, mark_of
+from offsetmgr.core.errors import Conflict, FileFailure
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
+from offsetmgr.segments.truncation import Cut, look, mark_of
 
 CUT: Final = ".cut-from-"
 """In the name of the copy of what was cut, before the position."""

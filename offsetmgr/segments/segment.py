@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from offsetmgr.errors import FileFailure, OffsetMgrError, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, Unreadable, UnsupportedOperation
 from offsetmgr.segments.entries import CHUNK, LARGEST, Entry, Walk
 from offsetmgr.segments.indexes import AbortedTransaction, OffsetIndex, TimeIndex, aborted_transactions
 

@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import Unreadable
-from offsetmgr.segments.batches import Batch, Record
+from offsetmgr.core.errors import Unreadable
+from offsetmgr.segments.batch_reader import Batch, Record
 from offsetmgr.segments.entries import Entry
 from offsetmgr.segments.indexes import AbortedTransaction
 

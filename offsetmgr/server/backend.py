@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from offsetmgr.manager.requests import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 
 
 class ManagerNode(NamedTuple):
@@ -71,7 +71,7 @@ class Backend(Protocol):
 
     def features(self) -> Mapping[str, int]:
         """What is offered beyond Kafka's protocol, each with its highest level (the lowest is 1): announced in the
-        ApiVersions answer as supported features. See `offsetmgr.wire.conditional`."""
+        ApiVersions answer as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
         ...
 
     def metrics(self) -> Mapping[str, float]:

@@ -9,34 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from offsetmgr.spark.batches import BatchCommitter as BatchCommitter
     from offsetmgr.spark.committer import OffsetCommitter as OffsetCommitter
-    from offsetmgr.spark.periodframes import Late as Late
-    from offsetmgr.spark.periodframes import PeriodTask as PeriodTask
+    from offsetmgr.spark.foreach_batch import BatchCommitter as BatchCommitter
+    from offsetmgr.spark.period_dataframes import Late as Late
+    from offsetmgr.spark.period_dataframes import PeriodTask as PeriodTask
+    from offsetmgr.spark.period_work import PeriodRules as PeriodRules
+    from offsetmgr.spark.period_work import Step as Step
     from offsetmgr.spark.periods import Coordination as Coordination
     from offsetmgr.spark.periods import published_outputs as published_outputs
     from offsetmgr.spark.periods import run_periods as run_periods
-    from offsetmgr.spark.periodwork import PeriodRules as PeriodRules
-    from offsetmgr.spark.periodwork import Step as Step
-    from offsetmgr.spark.sparksession import session as session
-    from offsetmgr.spark.starting import StartingOffsets as StartingOffsets
-    from offsetmgr.spark.starting import reader_from_group as reader_from_group
-    from offsetmgr.spark.starting import starting_offsets as starting_offsets
+    from offsetmgr.spark.spark_session import session as session
+    from offsetmgr.spark.start_offsets import StartingOffsets as StartingOffsets
+    from offsetmgr.spark.start_offsets import reader_from_group as reader_from_group
+    from offsetmgr.spark.start_offsets import starting_offsets as starting_offsets
 
 _HOME: Final = {
-    "BatchCommitter": "batches",
+    "BatchCommitter": "foreach_batch",
     "Coordination": "periods",
-    "Late": "periodframes",
+    "Late": "period_dataframes",
     "OffsetCommitter": "committer",
-    "PeriodRules": "periodwork",
-    "PeriodTask": "periodframes",
-    "StartingOffsets": "starting",
-    "Step": "periodwork",
+    "PeriodRules": "period_work",
+    "PeriodTask": "period_dataframes",
+    "StartingOffsets": "start_offsets",
+    "Step": "period_work",
     "published_outputs": "periods",
-    "reader_from_group": "starting",
+    "reader_from_group": "start_offsets",
     "run_periods": "periods",
-    "session": "sparksession",
-    "starting_offsets": "starting",
+    "session": "spark_session",
+    "starting_offsets": "start_offsets",
 }
 __all__ = [
     "BatchCommitter",

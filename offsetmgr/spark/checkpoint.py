@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
 
 _VERSION: Final = re.compile(r"v\d+")
 _KNOWN: Final = "v1"

@@ -9,13 +9,13 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsetmgr.errors import OffsetMgrError, SparkError
-from offsetmgr.spark.following import Follower, Patience
-from offsetmgr.spark.merging import normalised
-from offsetmgr.spark.running import RunningQuery
+from offsetmgr.core.errors import OffsetMgrError, SparkError
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.spark.commit_loop import Follower, Patience
+from offsetmgr.spark.group_committer import LOG, CommitterState, GroupWriter, Process
+from offsetmgr.spark.offset_merge import normalised
+from offsetmgr.spark.query_plan import RunningQuery
 from offsetmgr.spark.versions import require_supported
-from offsetmgr.spark.writing import LOG, CommitterState, GroupWriter, Process
-from offsetmgr.stores.base import OffsetStore
 
 
 class OffsetCommitter(StreamingQueryListener):

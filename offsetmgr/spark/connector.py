@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.errors import SparkError
+from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.versions import installed
 
 SCALA: Final = "2.13"

@@ -14,25 +14,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.cluster.kafka import open_cluster
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import LimitUnknown, RunEnded, TimedOut, UsageError
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import LimitUnknown, RunEnded, TimedOut, UsageError
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.cluster.confluent import open_cluster
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
+from offsetmgr.period.job_records import Published
 from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.period.workrecords import Published
-from offsetmgr.spark.periodframes import RecordSource
-from offsetmgr.spark.periodlog import PeriodLog, partitions_of
-from offsetmgr.spark.periodwork import LOG, PeriodJob, PeriodRules, PeriodWork, Step
+from offsetmgr.spark.period_dataframes import RecordSource
+from offsetmgr.spark.period_log import PeriodLog, partitions_of
+from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodWork, Step
 from offsetmgr.spark.versions import require_supported
-from offsetmgr.stores.base import OffsetStore
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.spark.periodframes import PeriodTask
+    from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
 """After which the wall clock is looked at anew, in case that it was set."""

@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 from typing import Final
 
-from offsetmgr.errors import SparkError, UnsupportedOperation
+from offsetmgr.core.errors import SparkError, UnsupportedOperation
 
 OLDEST: Final = (4, 0)
 NEWEST: Final = (4, 3)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
-from offsetmgr.errors import OtherCluster, RecreatedTopic
-from offsetmgr.formats.base import SnapshotHeader
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import OtherCluster, RecreatedTopic
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.stores.origin import UNNAMED, Compared, LogOrigin, Relation, Translate, compare_origins
 
 _CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")

@@ -22,10 +22,10 @@ from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
-from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition, Weakness
-from offsetmgr.stores.base import (
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, Weakness
+from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
@@ -39,7 +39,7 @@ from offsetmgr.stores.base import (
     same_value,
 )
 from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.dual_rules import Decision, Pending, combined, merged, outcome_of, refused
+from offsetmgr.stores.dual_policy import Decision, Pending, combined, merged, outcome_of, refused
 from offsetmgr.stores.origin import LogOrigin, Translate
 
 GROUPS_IN_FLIGHT: Final = 200

@@ -1,4 +1,4 @@
-"""`KafkaStore`: committed offsets in the brokers' group coordinators, read and edited through `offsetmgr.wire`.
+"""`KafkaStore`: committed offsets in the brokers' group coordinators, read and edited through `offsetmgr.kafka`.
 
 The Admin client is not used for offsets: the one of confluent-kafka 2.16 reads past the end of a commit's metadata,
 asks for one group a request, and waits out its time-out on a cluster that has no offsets topic yet.
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError, PartialFailure
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.stores.base import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
@@ -24,14 +24,14 @@ from offsetmgr.stores.base import (
     HeldGroup,
     StoreIdentity,
 )
-from offsetmgr.stores.wired import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, Wire, WiredStore
+from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, Wire, WiredStore
 
 if TYPE_CHECKING:
+    from offsetmgr.kafka.client.client import Client
+    from offsetmgr.kafka.client.connection import Address
+    from offsetmgr.kafka.groups.static_membership import Hold
+    from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
-    from offsetmgr.wire.client import Client
-    from offsetmgr.wire.connection import Address
-    from offsetmgr.wire.held import Hold
-    from offsetmgr.wire.releases import Versions
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -55,9 +55,9 @@ class KafkaStore(WiredStore):
         read, and how many there are. Set it before the first call."""
 
     def _client(self, config: ConnectionConfig) -> Client:
-        from offsetmgr.stores.offsetstopic import KafkaOffsetsTopic
-        from offsetmgr.wire.client import Client
-        from offsetmgr.wire.security import Security
+        from offsetmgr.kafka.client.client import Client
+        from offsetmgr.kafka.client.security import Security
+        from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
 
         client = Client(self._bootstrap, Security.of(config.kafka))
         client.offsets_topic = topic = KafkaOffsetsTopic(client)
@@ -77,7 +77,7 @@ class KafkaStore(WiredStore):
         return self._identity
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        from offsetmgr.wire.releases import weaknesses
+        from offsetmgr.kafka.protocol.releases import weaknesses
 
         wire = self.wire()
 
@@ -94,22 +94,23 @@ class KafkaStore(WiredStore):
         return (*weaknesses([versions for versions in found.values() if versions is not None]), *silent)
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.wire.listing import list_groups
+        from offsetmgr.kafka.client.listing import list_groups
 
         wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
 
     def hold(self, group: str, *, holder: str) -> HeldKafkaGroup:
-        """See `offsetmgr.stores.base.HoldingStore`. Raises `GroupActive`, with names, where others are members."""
-        from offsetmgr.wire.held import Hold
+        """See `offsetmgr.core.offset_store.HoldingStore`. Raises `GroupActive`, with names, where others are
+        members."""
+        from offsetmgr.kafka.groups.static_membership import Hold
 
         wire = self.wire()
         return HeldKafkaGroup(wire, wire.run(lambda deadline: Hold.take(wire.client, group, holder, deadline)))
 
     def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldGroup | OffsetMgrError]]:
-        """See `offsetmgr.stores.base.HoldingStore`; a broker lets the first join of each empty group wait (3 s by
+        """See `offsetmgr.core.offset_store.HoldingStore`; a broker lets the first join of each empty group wait (3 s by
         default), so these wait together."""
-        from offsetmgr.wire.held import Hold
+        from offsetmgr.kafka.groups.static_membership import Hold
 
         wire = self.wire()
 
@@ -124,7 +125,7 @@ class KafkaStore(WiredStore):
     def commit_held(
         self, commits: Iterable[tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """See `offsetmgr.stores.base.HoldingStore`."""
+        """See `offsetmgr.core.offset_store.HoldingStore`."""
 
         async def commit(
             one: tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]],
@@ -140,8 +141,8 @@ class KafkaStore(WiredStore):
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
     def refresh_held(self, held: Iterable[HeldGroup]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """See `offsetmgr.stores.base.HoldingStore`. A holder subscribes to nothing, so the coordinator counts every
-        offset's age from its commit (KIP-211)."""
+        """See `offsetmgr.core.offset_store.HoldingStore`. A holder subscribes to nothing, so the coordinator counts
+        every offset's age from its commit (KIP-211)."""
 
         async def refresh(one: HeldGroup) -> tuple[str, OffsetMgrError | None]:
             assert isinstance(one, HeldKafkaGroup)
@@ -153,7 +154,7 @@ class KafkaStore(WiredStore):
         yield from self._many(held, refresh, key=lambda one: one.group)
 
     def release_held(self, held: Iterable[HeldGroup]) -> None:
-        """See `offsetmgr.stores.base.HoldingStore`."""
+        """See `offsetmgr.core.offset_store.HoldingStore`."""
 
         async def release(one: HeldGroup) -> None:
             assert isinstance(one, HeldKafkaGroup)
@@ -164,7 +165,7 @@ class KafkaStore(WiredStore):
 
     def _many(self, items: Iterable[A], do: Callable[[A], Awaitable[T]], *, key: Callable[[A], str]) -> Iterator[T]:
         """What ``do`` gives for each item, many at a time; the items of one key one after the other."""
-        from offsetmgr.wire.runner import batches, in_flight
+        from offsetmgr.kafka.client.background_loop import batches, in_flight
 
         async def do_all(batch: list[A]) -> list[T]:
             return list(await asyncio.gather(*map(do, batch)))
@@ -180,7 +181,7 @@ class KafkaStore(WiredStore):
 
 
 class HeldKafkaGroup:
-    """A group held for long; see `offsetmgr.stores.base.HeldGroup`."""
+    """A group held for long; see `offsetmgr.core.offset_store.HeldGroup`."""
 
     def __init__(self, wire: Wire, hold: Hold) -> None:
         self._wire = wire
@@ -215,7 +216,7 @@ class HeldKafkaGroup:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """`edit`, within the store's event loop."""
-        from offsetmgr.stores.deciding import Outcomes, carry_out, without_epochs
+        from offsetmgr.stores.conditional_edit import Outcomes, carry_out, without_epochs
 
         if not self._hold.locked:
             unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)

@@ -10,9 +10,9 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from offsetmgr.errors import Conflict, GroupNotFound, LockLost, OffsetMgrError
-from offsetmgr.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import (
+from offsetmgr.core.errors import Conflict, GroupNotFound, LockLost, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
@@ -22,11 +22,11 @@ from offsetmgr.stores.base import (
     Verdict,
     same_value,
 )
-from offsetmgr.stores.deciding import all_failed, bad_group, carry_out, decide, without_epochs
-from offsetmgr.stores.wired_edits import COMPARED, WiredEdits
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
-from offsetmgr.wire.requests import FetchedGroup
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.stores.conditional_edit import all_failed, bad_group, carry_out, decide, without_epochs
+from offsetmgr.stores.protocol_edits import COMPARED, WiredEdits
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
 KEPT_WITHOUT_LOCK: Final = Capabilities(metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none")
@@ -85,7 +85,7 @@ class KafkaEdits(WiredEdits):
         if not KEEPS_EPOCHS.on(versions):
             edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
-            from offsetmgr.wire.membership import group_active
+            from offsetmgr.kafka.groups.lock_membership import group_active
 
             raise group_active(edit.group, [str(member) for member in state.members], state.lock_ends_s)
         decided = decide(edit.changes, held)
@@ -95,7 +95,7 @@ class KafkaEdits(WiredEdits):
             return await self.unlocked(edit, deadline, at)
         if edit.guard is Guard.COMPARE:
             return await self._compare_and_write(edit, deadline, at)
-        from offsetmgr.wire.grouplock import locked
+        from offsetmgr.kafka.groups.group_lock import locked
 
         # Asking for all partitions is the shorter request. But the answer leaves out partitions whose only commit
         # belongs to an open transaction, and it is long where a few partitions of many are edited.

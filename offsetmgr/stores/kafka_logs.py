@@ -1,6 +1,7 @@
 """`KafkaLogs`: what the brokers of a Kafka store say of topics and logs, over the connections that the store has.
 
-See `offsetmgr.cluster.base.Logs`. For a process that has a Kafka store open and needs nothing else of the cluster.
+See `offsetmgr.kafka.cluster.base.Logs`. For a process that has a Kafka store open and needs nothing else of the
+cluster.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
 
 if TYPE_CHECKING:
     from offsetmgr.stores.kafka import KafkaStore
@@ -28,13 +29,13 @@ class KafkaLogs:
         return self._store.log_origin().brokers
 
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
-        from offsetmgr.wire.logranges import partition_counts
+        from offsetmgr.kafka.client.log_ranges import partition_counts
 
         wire, wanted = self._store.wire(), set(names)
         return wire.run(lambda deadline: partition_counts(wire.client, wanted, deadline))
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        from offsetmgr.wire.logranges import log_ranges
+        from offsetmgr.kafka.client.log_ranges import log_ranges
 
         wire, asked = self._store.wire(), list(partitions)
         return wire.run(lambda deadline: log_ranges(wire.client, asked, deadline))

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.stores.base import Capabilities, StoreIdentity
-from offsetmgr.stores.wired import WiredStore
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.offset_store import Capabilities, StoreIdentity
+from offsetmgr.stores.kafka_protocol_store import WiredStore
 
 if TYPE_CHECKING:
+    from offsetmgr.kafka.client.client import Client
     from offsetmgr.stores.manager_edits import ManagerEdits
-    from offsetmgr.wire.client import Client
 
 
 class ManagerStore(WiredStore):
@@ -29,9 +29,9 @@ class ManagerStore(WiredStore):
         self._identity: StoreIdentity | None = None
 
     def _client(self, config: ConnectionConfig) -> Client:
-        from offsetmgr.wire.client import Client
-        from offsetmgr.wire.requests import NEEDED_OF_MANAGERS
-        from offsetmgr.wire.security import Security
+        from offsetmgr.kafka.client.client import Client
+        from offsetmgr.kafka.client.security import Security
+        from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
 
         return Client(self._bootstrap, Security.of(config.kafka), NEEDED_OF_MANAGERS)
 
@@ -46,7 +46,7 @@ class ManagerStore(WiredStore):
 
         Each edit asks its own coordinator again: an older manager beside this one is found out there.
         """
-        from offsetmgr.wire.conditional import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
+        from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
 
         offered = self._offered()
         return Capabilities(
@@ -58,7 +58,7 @@ class ManagerStore(WiredStore):
 
     def identity(self) -> StoreIdentity:
         """The cluster's id, and the topic in which the managers keep offsets (or the kind of store behind)."""
-        from offsetmgr.wire.conditional import LOG_FEATURE, STORE_FEATURE
+        from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE, STORE_FEATURE
 
         if self._identity is None:
             wire = self.wire()
@@ -72,15 +72,15 @@ class ManagerStore(WiredStore):
         return self._identity
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.wire.manager_listing import list_manager_groups
+        from offsetmgr.kafka.client.manager_listing import list_manager_groups
 
         wire = self.wire()
         yield from wire.run(lambda deadline: list_manager_groups(wire.client, deadline))
 
     def _offered(self) -> dict[str, int]:
         if self._features is None:
-            from offsetmgr.wire.client import remaining
-            from offsetmgr.wire.features import features
+            from offsetmgr.kafka.client.api_versions import features
+            from offsetmgr.kafka.client.client import remaining
 
             wire = self.wire()
 

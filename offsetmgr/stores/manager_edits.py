@@ -2,7 +2,7 @@
 
 Read, decide, commit on the condition that what was read is still there; where it is not, read and decide again.  What
 the manager checks and what it appends are one step there, and commits in flight count as "not there" (see
-`offsetmgr.wire.conditional`), so an edit is atomic for each partition, deletions too.
+`offsetmgr.kafka.protocol.conditional_commit`), so an edit is atomic for each partition, deletions too.
 
 Where the other end does not announce conditions (a broker, an older manager, a store that has none), offsets are
 compared just before the write, and the result says so.
@@ -14,15 +14,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
-from offsetmgr.model import ABSENT, Offset, TopicPartition
-from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict, same_value
-from offsetmgr.stores.deciding import KEPT, all_failed, bad_group, decide
-from offsetmgr.stores.wired_edits import WiredEdits
-from offsetmgr.wire.client import NotAMember, backoff
-from offsetmgr.wire.conditional import NOTHING
-from offsetmgr.wire.conditional_commit import commit_if
-from offsetmgr.wire.requests import FetchedGroup
+from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict, same_value
+from offsetmgr.kafka.client.client import NotAMember, backoff
+from offsetmgr.kafka.client.conditional_commit import commit_if
+from offsetmgr.kafka.protocol.conditional_commit import NOTHING
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.stores.conditional_edit import KEPT, all_failed, bad_group, decide
+from offsetmgr.stores.protocol_edits import WiredEdits
 
 CONDITIONAL: Final = "the manager compared"
 _NOT_WRITTEN: Final = "nothing had to be written"

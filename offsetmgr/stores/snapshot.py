@@ -20,24 +20,15 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 from urllib.parse import quote
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.errors import (
+from offsetmgr.core.atomic_file import only_writer, reason, replace_file
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import (
     FileFailure,
     OffsetMgrError,
     PartialFailure,
 )
-from offsetmgr.formats.base import (
-    Format,
-    GroupEntry,
-    GroupLike,
-    SnapshotHeader,
-    SnapshotReader,
-    WriteReport,
-)
-from offsetmgr.formats.choose import by_name, format_name, open_snapshot
-from offsetmgr.model import ABSENT, Offset, TopicPartition
-from offsetmgr.stores.atomicfile import only_writer, reason, replace_file
-from offsetmgr.stores.base import (
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.offset_store import (
     Capabilities,
     GroupEdit,
     GroupEditResult,
@@ -46,6 +37,15 @@ from offsetmgr.stores.base import (
     StoreBase,
     StoreIdentity,
 )
+from offsetmgr.snapshots.base import (
+    Format,
+    GroupEntry,
+    GroupLike,
+    SnapshotHeader,
+    SnapshotReader,
+    WriteReport,
+)
+from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 from offsetmgr.stores.crossing import NumberedStore, origin_of_snapshot, with_origin
 from offsetmgr.stores.origin import UNNAMED, LogOrigin
 from offsetmgr.stores.snapshot_edit import Decider, spooled_entry, spooled_result

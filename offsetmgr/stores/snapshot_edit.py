@@ -6,10 +6,9 @@ import io
 import pickle
 from typing import IO, Any, Final
 
-from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
-from offsetmgr.formats.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
-from offsetmgr.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import (
+from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
@@ -18,6 +17,7 @@ from offsetmgr.stores.base import (
     Verdict,
     same_value,
 )
+from offsetmgr.snapshots.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
 
 HOW: Final = "the file was locked and replaced as a whole"
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import InvalidUri, UsageError
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import InvalidUri, UsageError
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.stores.origin import Translate
 
 if TYPE_CHECKING:
-    from offsetmgr.switching.follower import Lease
-    from offsetmgr.switching.store import SwitchedStore
-    from offsetmgr.zookeeper.session import ZookeeperSession
+    from offsetmgr.stores.switched.mode_listener import Lease
+    from offsetmgr.stores.switched.store import SwitchedStore
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 EXAMPLES: Final = "zookeeper://h1:2181/chroot, kafka://h1:9092, manager://h1:9192, dual:NAME, file:offsets.avro"
 _OPTIONS: Final = {
@@ -213,10 +213,10 @@ def open_switched(
     uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, Lease] | None = None
 ) -> SwitchedStore:
     """The switched store at ``uri``; with ``bound`` it lives in that member's session. Raises `InvalidUri`."""
-    from offsetmgr.migration.phases import Phase
-    from offsetmgr.stores.switched import SwitchedPlaces
+    from offsetmgr.core.commit_mode import Phase
+    from offsetmgr.stores.switched.backends import SwitchedPlaces
+    from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.stores.zookeeper import ZookeeperStore
-    from offsetmgr.switching.store import SwitchedStore
 
     zookeeper, kafka = inner_uris(uri, config)
     parsed = parse_uri(zookeeper)

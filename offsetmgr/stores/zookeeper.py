@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, Unreadable
-from offsetmgr.model import ABSENT, Committed, Offset, TopicPartition, can_be_a_topic
-from offsetmgr.stores.base import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, Unreadable
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, can_be_a_topic
+from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
@@ -27,18 +27,18 @@ from offsetmgr.stores.base import (
     Verdict,
 )
 from offsetmgr.stores.origin import UNNAMED, LogOrigin
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.bulkedits import carry_out
-from offsetmgr.zookeeper.bulkscan import BulkScan
-from offsetmgr.zookeeper.jute import Code, NodeData
-from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
+from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import BYTES_A_TRANSACTION, Delete, State, weight
+from offsetmgr.zookeeper.groups.registry import members
+from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.topics import parse_topic
-from offsetmgr.zookeeper.offsetdata import SURE_DIGITS
-from offsetmgr.zookeeper.registry import members
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.topicfolders import in_folder, topic_folders
-from offsetmgr.zookeeper.transactions import BYTES_A_TRANSACTION, Delete, State, weight
+from offsetmgr.zookeeper.offsets.bulk_edits import carry_out
+from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
+from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
+from offsetmgr.zookeeper.offsets.offset_data import SURE_DIGITS
+from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
 
 GROUPS_AT_ONCE: Final = 200
 """Groups of a scan in flight at once: what its memory grows with."""
@@ -135,7 +135,7 @@ class ZookeeperStore(StoreBase):
     def log_origin(self) -> LogOrigin:
         """The cluster id under this chroot (brokers before 0.10.1 write none), and the addresses of the live
         brokers. Storm's ZooKeeper names no Kafka cluster."""
-        from offsetmgr.zookeeper.directory import brokers
+        from offsetmgr.zookeeper.nodes.cluster_nodes import brokers
 
         if not self._layout.registry:
             return replace(UNNAMED, how="Storm's ZooKeeper names no Kafka cluster")
@@ -179,7 +179,7 @@ class ZookeeperStore(StoreBase):
     # --- reading ----------------------------------------------------------------------------------
 
     def check_group(self, group: str) -> None:
-        """See `offsetmgr.stores.base.NamingStore`."""
+        """See `offsetmgr.core.offset_store.NamingStore`."""
         paths.check_group(group)
 
     def groups(self) -> Iterator[str]:

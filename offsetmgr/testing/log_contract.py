@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from offsetmgr.log.base import (
+from offsetmgr.manager.log.base import (
     Fenced,
     LogClosed,
     LogReader,

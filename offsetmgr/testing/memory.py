@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from offsetmgr.errors import Conflict, GroupActive, OffsetMgrError, RewindRefused
-from offsetmgr.model import ABSENT, Absent, Committed, Offset, TopicPartition
-from offsetmgr.stores.base import (
+from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError, RewindRefused
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartition
+from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from offsetmgr.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
-from offsetmgr.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, OffsetStore, Verdict
+from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, OffsetStore, Verdict
 
 MAX_OFFSET = 2**63 - 1
 LONGEST_TOPIC = 249

@@ -29,11 +29,11 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.managers import Managers
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.ports import free_port
-from offsetmgr.wire.managers import Managers
 
 PARTITIONS = 50
 IN_FLIGHT = 200

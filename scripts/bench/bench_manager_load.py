@@ -32,18 +32,18 @@ from bench_manager import Side, manager
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.kafka.offsetstopic import ensure_topic
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.manager.log.kafka import KafkaLog
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.requests import COORDINATOR_LOAD_IN_PROGRESS, CommitRequest, FetchRequest
+from offsetmgr.manager.protocol_values import COORDINATOR_LOAD_IN_PROGRESS, CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.manager.runtime.tuning import after_load, tune_process
-from offsetmgr.records.choose import record_format
+from offsetmgr.manager.runtime.process_tuning import after_load, tune_process
+from offsetmgr.records.registry import record_format
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.wire.asking import ask
-from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.security import Security
 
 SHARDS = 50
 PER_GROUP = 50

@@ -29,8 +29,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit, OffsetStore
 
 TOPIC = "bench"
 LEAST_COPIED = 0.9

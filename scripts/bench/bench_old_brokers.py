@@ -21,8 +21,8 @@ import time
 from migrating import CONSUMER_GROUPS, TOPIC, Bench, Comparison, Side, compiled, servers
 
 from offsetmgr import TopicPartition, open_store
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import java_tool
-from offsetmgr.stores.base import Change, GroupEdit
 
 BOUNDS = {"0.10.2.2": 4.0, "2.8.2": 9.0}
 """The releases, and the least allowed ratio of the peer's median time to ours on each."""

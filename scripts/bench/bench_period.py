@@ -31,14 +31,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import PeriodCoordinator
-from offsetmgr.period.oldform import parse_limit, parse_progress
+from offsetmgr.period.legacy_nodes import parse_limit, parse_progress
 from offsetmgr.period.schedule import Schedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
-from offsetmgr.zookeeper.membership import ensure
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, SetData, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, SetData, State
+from offsetmgr.zookeeper.groups.membership import ensure
 
 MOST_MS: Final = 50.0
 MOST_GROWTH: Final = 1.2

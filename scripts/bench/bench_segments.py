@@ -28,10 +28,10 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Guard
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import java_command
-from offsetmgr.stores.base import Change, GroupEdit, Guard
 from offsetmgr.stores.kafka import KafkaStore
 
 PARTITIONS = 50

@@ -27,11 +27,11 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import functions as sql
 
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Guard
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.spark.tablesession import table_session
-from offsetmgr.stores.base import Change, GroupEdit, Guard
+from offsetmgr.spark.table_session import table_session
 from offsetmgr.stores.kafka import KafkaStore
 
 PER_GROUP = 50

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, Operation, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, Operation, State
 
 TOPIC: Final = "bench"
 MOST_MB: Final = 300.0
@@ -42,7 +42,7 @@ OFFSETMGR: Final = (str(Path(sys.executable).with_name("offsetmgr")),)
 SINGLE_READS: Final = (
     sys.executable,
     "-c",
-    "from offsetmgr.zookeeper.session import ZookeeperSession\n"
+    "from offsetmgr.zookeeper.client.session import ZookeeperSession\n"
     "ZookeeperSession._can_multi_read = lambda self: False\n"
     "from offsetmgr.cli.app import main\n"
     "main()\n",

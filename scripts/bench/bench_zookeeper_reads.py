@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.session import Node, ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
 
 LEAST_GAIN = 15.0
 LEAST_OF_OLD = 0.5

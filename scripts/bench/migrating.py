@@ -20,10 +20,10 @@ from confluent_kafka.cimpl import NewTopic
 
 import offsetmgr
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.broker import DEFAULT_VERSION
 from offsetmgr.sandbox.java import java_command
-from offsetmgr.stores.base import Change, GroupEdit
 
 TOPIC = "bench"
 SERVER_JVM = ("-Xmx1g", "-XX:+UseG1GC")

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.migration import execute
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.execute import Executor
 from offsetmgr.migration.journal import Journal, Record, journal_path
-from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.journaled_writer import Executor
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.state import MigrationState
 from offsetmgr.stores.uri import open_store
 
 
@@ -54,7 +54,7 @@ class DyingJournal(Journal):
 
 
 def main(command: str, path: Path, step: int, moment: str) -> None:
-    execute.BATCH_GROUPS = 1
+    journaled_writer.BATCH_GROUPS = 1
     DyingJournal.step, DyingJournal.moment = step, moment
     plan = PlanFile(path)
     state = MigrationState.read(journal_path(path), plan.sha256)

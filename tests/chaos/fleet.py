@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError, SandboxError
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError, SandboxError
+from offsetmgr.kafka.client.managers import ManagerReport, Managers
 from offsetmgr.sandbox import KafkaBroker, ports
-from offsetmgr.wire.managers import ManagerReport, Managers
 
 SESSION_MS = 6_000
 """The shortest that brokers allow."""

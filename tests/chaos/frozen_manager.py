@@ -11,7 +11,7 @@ import signal
 import sys
 
 from offsetmgr.cli.app import run
-from offsetmgr.log.kafka.writer import KafkaSlotWriter
+from offsetmgr.manager.log.kafka.writer import KafkaSlotWriter
 
 _claim = KafkaSlotWriter.claim
 _calls = itertools.count()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.sandbox.oldconsumer import Message, OldConsumer, read_messages
+from offsetmgr.sandbox.legacy_consumer import Message, OldConsumer, read_messages
 from offsetmgr.sandbox.process import ServerProcess
 
 _PROGRAM: Final = Path(__file__).with_name("consuming_member.py")

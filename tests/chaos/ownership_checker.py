@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from zookeeper_history import Commit, GroupHistory, Life
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 
 EARLY_MS: Final = 1000
 """From an old consumer's reading to its claim, at most: the default of `ConsumerSettings.release_delay_ms`."""

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
-from offsetmgr.errors import LateRecord, LimitUnknown, OffsetMgrError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import LateRecord, LimitUnknown, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.schedule import Period, Schedule
 

@@ -19,15 +19,15 @@ from members import AnyMember, PythonMember
 from ownership_checker import Handed, Verdict, judge
 from zookeeper_history import group_history
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
-from offsetmgr.sandbox.oldconsumer import OldConsumer
-from offsetmgr.zookeeper.assignors import assignor_named
-from offsetmgr.zookeeper.membership import look
-from offsetmgr.zookeeper.ownership import owners
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.sandbox.legacy_consumer import OldConsumer
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.assignors import assignor_named
+from offsetmgr.zookeeper.groups.membership import look
+from offsetmgr.zookeeper.groups.ownership import owners
 
 SESSION_MS: Final = 4000
 OWNED_WITHIN_S: Final = 10.0

@@ -15,11 +15,11 @@ from members import PythonMember
 from ownership_checker import Handed, judge
 from zookeeper_history import group_history
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.zookeeper.ownership import owners
-from offsetmgr.zookeeper.registry import members
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.ownership import owners
+from offsetmgr.zookeeper.groups.registry import members
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
 

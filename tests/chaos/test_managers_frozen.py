@@ -28,13 +28,13 @@ from history import violations
 from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.wire import requests
-from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.security import Security
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.clock import SystemClock
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.journaled_writer import Executor, Report
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers

@@ -24,13 +24,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
 
-from offsetmgr.formats.base import GroupEntry
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.operations.images import header_for
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Guard
+from offsetmgr.groups.before_images import header_for
 from offsetmgr.records.base import OffsetKey
 from offsetmgr.records.kafka import KafkaFormat
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.stores.base import Change, GroupEdit, Guard
+from offsetmgr.snapshots.base import GroupEntry
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.snapshot import write_snapshot
 

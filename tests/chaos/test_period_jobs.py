@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka import Producer
 from conftest import MakeTopic
 
-from offsetmgr.model import Committed
+from offsetmgr.core.model import Committed
 from offsetmgr.period.schedule import Schedule
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
 from offsetmgr.spark import Step, published_outputs

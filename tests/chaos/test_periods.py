@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from period_record import Counts, count
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.period.room import Room
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.period.state_nodes import Room
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 SOAK = "OFFSETMGR_SOAK" in os.environ
 PERIODS, KILLS, STOPS, RESTARTS = (100, 30, 8, 3) if SOAK else (10, 3, 1, 0)

@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from conftest import MakeTopic
 from fleet import Manager, managers_of, served, wait_for
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.sandbox import KafkaBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.stores.uri import open_store

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 
 _HEADER: Final = struct.Struct("!iiq")
 _ENTRY: Final = struct.Struct("!qi")

@@ -10,9 +10,9 @@ import pytest
 
 pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
 
-from offsetmgr.config import ConnectionConfig  # noqa: E402
-from offsetmgr.formats.base import SnapshotHeader  # noqa: E402
-from offsetmgr.stores.base import OffsetStore  # noqa: E402
+from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
+from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
+from offsetmgr.snapshots.base import SnapshotHeader  # noqa: E402
 from offsetmgr.stores.dual import DualStore  # noqa: E402
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot  # noqa: E402
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from stopwatch import Stopwatch
 
-from offsetmgr.errors import OffsetMgrError, ServerError, TimedOut, Unreachable
-from offsetmgr.log.base import Fenced, NotWritten, PartitionLog, TooLarge
-from offsetmgr.log.kafka import KafkaLog, transactional_id
-from offsetmgr.log.kafka.offsetstopic import ensure_topic
+from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, Unreachable
+from offsetmgr.manager.log.base import Fenced, NotWritten, PartitionLog, TooLarge
+from offsetmgr.manager.log.kafka import KafkaLog, transactional_id
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.records.base import Record
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
@@ -75,7 +75,7 @@ class TestKafkaLog(LogContract):
     ) -> None:
         """Killed at some moment of an endless series of appends: whole ones are read, and nothing else."""
         code = f"""
-            from offsetmgr.log.kafka import KafkaLog
+            from offsetmgr.manager.log.kafka import KafkaLog
             writer = KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
             writer.claim(20)
             number = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.stores.kafka import KafkaStore
 
 pytest.register_assert_rewrite("offsetmgr.testing.store_contract")

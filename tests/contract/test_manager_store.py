@@ -12,7 +12,7 @@ pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
 
 from fronts import ManagerFront, StoreFront  # noqa: E402
 
-from offsetmgr.config import ConnectionConfig  # noqa: E402
+from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
 from offsetmgr.stores.manager import ManagerStore  # noqa: E402
 from offsetmgr.testing.memory import MemoryStore  # noqa: E402
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from offsetmgr.errors import TimedOut
-from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog
-from offsetmgr.log.memory import Failure, MemoryLog, MemoryWriter
+from offsetmgr.core.errors import TimedOut
+from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog
+from offsetmgr.manager.log.memory import Failure, MemoryLog, MemoryWriter
 from offsetmgr.records.base import Record
 
 pytest.register_assert_rewrite("offsetmgr.testing.log_contract")

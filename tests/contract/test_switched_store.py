@@ -10,8 +10,8 @@ import pytest
 
 pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
 
-from offsetmgr.config import ConnectionConfig  # noqa: E402
-from offsetmgr.stores.base import OffsetStore  # noqa: E402
+from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
+from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
 from offsetmgr.stores.uri import open_store  # noqa: E402
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
 

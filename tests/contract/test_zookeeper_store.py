@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import BrokerPartition, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.membership import ensure
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.membership import ensure
 
 pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
 

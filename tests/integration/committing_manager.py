@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.manager.requests import NONE, CommitRequest
+from offsetmgr.manager.log.kafka import KafkaLog
+from offsetmgr.manager.protocol_values import NONE, CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroFormat
 

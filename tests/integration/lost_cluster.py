@@ -21,8 +21,8 @@ from typing import Final, TypeAlias
 
 import confluent_kafka as ck
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.kafka import KafkaStore
 
 PARTITIONS: Final = 4

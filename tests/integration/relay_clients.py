@@ -8,10 +8,10 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from relayed import RunningRelay
 
-from offsetmgr.wire.asking import ask
-from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.consumer_protocol import encode_subscription
-from offsetmgr.wire.security import Security
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.consumer_protocol import encode_subscription
+from offsetmgr.kafka.protocol.request_codec import ask
 
 FIND_COORDINATOR, METADATA, DESCRIBE_CLUSTER, API_VERSIONS = 10, 3, 60, 18
 COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 11, 12, 13, 14

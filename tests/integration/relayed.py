@@ -9,7 +9,8 @@ from typing import Any, Self, TypeVar
 
 from loopthread import LoopThread
 
-from offsetmgr.manager.requests import (
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.manager.protocol_values import (
     GROUP_ID_NOT_FOUND,
     CommitRequest,
     CommitResponse,
@@ -17,16 +18,15 @@ from offsetmgr.manager.requests import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.server.authorization import Authorizer, Reserved
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.handlers.endpoint import Endpoint
-from offsetmgr.server.handlers.table import endpoint_apis
-from offsetmgr.server.relay.brokers import RelayPorts
-from offsetmgr.server.relay.bypass import BypassWatch
-from offsetmgr.server.relay.commits import GatedBackend
-from offsetmgr.server.relay.relay import Relay
-from offsetmgr.server.service import Listener, Service
-from offsetmgr.wire.security import Security
+from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.proxy.brokers import RelayPorts
+from offsetmgr.server.proxy.fenced_backend import GatedBackend
+from offsetmgr.server.proxy.foreign_commit_monitor import BypassWatch
+from offsetmgr.server.proxy.proxy import Relay
+from offsetmgr.server.security.authorization import Authorizer, Reserved
 
 T = TypeVar("T")
 

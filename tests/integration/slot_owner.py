@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.groups.group_member import GroupMember
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, SlotOwnership
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.groupmember import GroupMember
-from offsetmgr.wire.security import Security
 
 BETWEEN_SAMPLES = 0.02
 

@@ -1,7 +1,7 @@
 """One switch in a process of its own, that kills or freezes itself when a step has happened.
 
 Argument: a JSON object with ``zookeeper``, ``bootstrap``, ``group``, ``to``, ``session_ms``, and ``at`` (a step of
-`offsetmgr.switching.switch.STEPS`, ``begun`` before all of them, or ``recorded`` before the copy)
+`offsetmgr.migration.live.live_migration.STEPS`, ``begun`` before all of them, or ``recorded`` before the copy)
 with ``signal``.
 """
 
@@ -11,12 +11,12 @@ import json
 import os
 import sys
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.migration.phases import Phase
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.migration.live.live_migration import Switch
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.switching.switch import Switch
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
 def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, at: str, signal: int) -> None:

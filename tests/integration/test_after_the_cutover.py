@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from processes import Commands
 
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper import registry
+from offsetmgr.zookeeper.groups import registry
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 

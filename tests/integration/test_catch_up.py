@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from offsetmgr.errors import Conflict
-from offsetmgr.migration.bouncestate import Copy
-from offsetmgr.migration.catchup import behind, copy_forward
-from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.watch import Watch
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import Conflict
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.migration.bounce_checkpoint import Copy
+from offsetmgr.migration.forward_copy import behind, copy_forward
+from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.ownership_history import Watch
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 

@@ -19,16 +19,16 @@ import pytest
 from confluent_kafka import Producer
 from processes import Commands, create_topic, wait_for
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict
-from offsetmgr.model import TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Conflict
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.admin.carryout import submit
-from offsetmgr.zookeeper.admin.reading import read_state
+from offsetmgr.zookeeper.admin.admin_reader import read_state
 from offsetmgr.zookeeper.admin.state import AssignedPartition
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, Delete, State
+from offsetmgr.zookeeper.admin.submit import submit
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, Delete, State
+from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = pytest.mark.servers
 

@@ -19,8 +19,8 @@ from fronts import ManagerFront, StoreFront
 from processes import Commands, create_topic, wait_for
 from sameclusters import join_cluster
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.stores.kafka import KafkaStore

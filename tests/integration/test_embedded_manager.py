@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 
 from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
-from offsetmgr.embedded import manager as embedded_manager
-from offsetmgr.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
-from offsetmgr.managing import Settings
+from offsetmgr.core.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
+from offsetmgr.manager.embedded import offset_manager as embedded_manager
+from offsetmgr.manager.node_config import Settings
 from offsetmgr.records.base import OtherFormat
 from offsetmgr.sandbox import KafkaBroker
 

@@ -15,7 +15,7 @@ from everyday import COMMAND, Cli, committed, inner_store, named_store
 from sameclusters import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
-from offsetmgr.model import Committed
+from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytest_plugins = ["everyday_fixtures"]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from processes import Commands, create_topic
 
-from offsetmgr.clock import SystemClock
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.migration.journal import Journal, read_journal
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers

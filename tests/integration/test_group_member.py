@@ -16,19 +16,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gate import Gate
 
-from offsetmgr.errors import OffsetMgrError, TimedOut, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreadable
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper import groupmember, paths
-from offsetmgr.zookeeper.assignors import ThreadId, assignor_named
-from offsetmgr.zookeeper.claims import Claimed, Claims
-from offsetmgr.zookeeper.groupmember import Member, Timing
-from offsetmgr.zookeeper.membership import ensure
-from offsetmgr.zookeeper.ownership import owners
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.sessionlease import SessionLease
-from offsetmgr.zookeeper.subscription import Subscription
-from offsetmgr.zookeeper.transactions import Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.groups import consumer_member
+from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
+from offsetmgr.zookeeper.groups.consumer_member import Member, Timing
+from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.ownership import owners
+from offsetmgr.zookeeper.groups.partition_claims import Claimed, Claims
+from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = pytest.mark.servers
 
@@ -148,7 +149,7 @@ def join(chroot: str) -> Iterator[Join]:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> type[Planted]:
-    monkeypatch.setattr(groupmember, "Claims", Planted)
+    monkeypatch.setattr(consumer_member, "Claims", Planted)
     Planted.lost_answers = 0
     return Planted
 

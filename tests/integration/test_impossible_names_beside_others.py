@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import UnknownTopicOrPartition
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import UnknownTopicOrPartition
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.kafka_logs import KafkaLogs

@@ -23,10 +23,8 @@ from confluent_kafka.admin import (
 from processes import may_log_in
 from stopwatch import Stopwatch
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.cluster.librdkafka import Admin
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
     AuthenticationFailed,
     OffsetMgrError,
     ServerError,
@@ -34,10 +32,12 @@ from offsetmgr.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from offsetmgr.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, Verdict
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.ports import free_port
-from offsetmgr.stores.base import Change, ChangeOutcome, GroupEdit, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:
@@ -120,9 +120,9 @@ def test_a_second_bootstrap_server_is_used_where_the_first_is_dead(kafka: KafkaB
 
 def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port: int) -> None:
     program = (
-        "from offsetmgr.cluster.kafka import KafkaCluster\n"
+        "from offsetmgr.kafka.cluster.confluent import KafkaCluster\n"
         "from offsetmgr.stores.kafka import KafkaStore\n"
-        "from offsetmgr.errors import Unreachable\n"
+        "from offsetmgr.core.errors import Unreachable\n"
         "for ask in (KafkaCluster(ADDRESS).cluster_id, KafkaStore(ADDRESS).identity):\n"
         "    try: ask()\n"
         "    except Unreachable: print('unreachable')\n"

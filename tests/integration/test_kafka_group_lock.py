@@ -14,17 +14,24 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from stopwatch import Stopwatch
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, GroupActive, GroupNotFound, LockLost, PartialFailure, UnknownTopicOrPartition
-from offsetmgr.model import ABSENT, Committed, GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, Guard, HoldingStore, Verdict
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
+    Conflict,
+    GroupActive,
+    GroupNotFound,
+    LockLost,
+    PartialFailure,
+    UnknownTopicOrPartition,
+)
+from offsetmgr.core.model import ABSENT, Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Guard, HoldingStore, Verdict
+from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.groups import lock_membership
+from offsetmgr.kafka.groups.group_lock import GroupLock, locked
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.wire import membership
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.grouplock import GroupLock, locked
-from offsetmgr.wire.runner import Runner
-from offsetmgr.wire.security import Security
 
 if TYPE_CHECKING:
     from conftest import MakeTopic
@@ -532,7 +539,7 @@ def test_many_groups_are_held_committed_to_and_released_together_over_few_connec
     store: KafkaStore, bootstrap: str, topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A broker that is slow because the machine is busy is not taken for one that waits for a rebalance delay.
-    monkeypatch.setattr(membership, "_PARK_AFTER", 60.0)
+    monkeypatch.setattr(lock_membership, "_PARK_AFTER", 60.0)
     groups = [f"{unique}-{n:03}" for n in range(150)]
     sockets_before = open_sockets()
 

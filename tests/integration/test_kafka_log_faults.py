@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient
 from processes import wait_for
 from stopwatch import Stopwatch
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.log.base import (
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.manager.log.base import (
     LogRecord,
     NotWritten,
     OutcomeUnknown,
@@ -31,9 +31,9 @@ from offsetmgr.log.base import (
     partitions_of,
     slot_count,
 )
-from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.kafka.offsetstopic import check_topic, ensure_topic
-from offsetmgr.log.topic import TopicState
+from offsetmgr.manager.log.kafka import KafkaLog
+from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
+from offsetmgr.manager.log.topic import TopicState
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytestmark = pytest.mark.servers
@@ -298,8 +298,8 @@ def test_a_frozen_writer_that_wakes_up_after_another_claim_is_fenced(trio: Trio,
     """Frozen again and again at some moment of its appends: what it says was acknowledged is there, and it never writes
     after the claim."""
     code = f"""
-        from offsetmgr.log.base import Fenced
-        from offsetmgr.log.kafka import KafkaLog
+        from offsetmgr.manager.log.base import Fenced
+        from offsetmgr.manager.log.kafka import KafkaLog
         writer = KafkaLog({trio.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
         writer.claim(20)
         try:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import GroupActive, OffsetMetadataTooLarge, UnknownTopicOrPartition
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Guard, Verdict
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import GroupActive, OffsetMetadataTooLarge, UnknownTopicOrPartition
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Guard, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:

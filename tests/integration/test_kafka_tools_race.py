@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from processes import create_topic
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, java_tool
-from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = pytest.mark.servers

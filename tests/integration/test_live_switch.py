@@ -20,24 +20,24 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from members import PythonMember
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import ConsumerSettings, Message, ZookeeperConsumer
-from offsetmgr.errors import Conflict, GateRefused, GroupNotFound, SwitchInProgress, TimedOut
-from offsetmgr.migration.phases import Phase
-from offsetmgr.model import Absent, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, SwitchInProgress, TimedOut
+from offsetmgr.core.model import Absent, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.migration.live.live_migration import STEPS, Switch
+from offsetmgr.migration.live.switch_evidence import Evidence
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.switched.nodes import SwitchNodes
+from offsetmgr.stores.switched.store import SwitchedStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.switching.evidence import Evidence
-from offsetmgr.switching.nodes import SwitchNodes
-from offsetmgr.switching.store import SwitchedStore
-from offsetmgr.switching.switch import STEPS, Switch
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Delete
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Delete
+from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 

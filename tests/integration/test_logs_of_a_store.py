@@ -9,9 +9,9 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import UnknownTopicOrPartition
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import UnknownTopicOrPartition
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.kafka_logs import KafkaLogs

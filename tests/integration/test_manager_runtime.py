@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from stopwatch import Stopwatch
 
-from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.kafka.offsetstopic import ensure_topic
+from offsetmgr.manager.log.kafka import KafkaLog
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.requests import NONE, NOT_COORDINATOR, CommitRequest, CommitResponse, FetchRequest
+from offsetmgr.manager.protocol_values import NONE, NOT_COORDINATOR, CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.sandbox import KafkaBroker

@@ -16,15 +16,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from processes import Commands
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Unreachable
-from offsetmgr.log.topic import UnsuitableTopic
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.sandbox.ports import free_port
-from offsetmgr.server.options import ServeOptions
-from offsetmgr.server.process import ManagerProcess
+from offsetmgr.server.config import ServeOptions
+from offsetmgr.server.manager_process import ManagerProcess
 
 pytestmark = pytest.mark.servers
 

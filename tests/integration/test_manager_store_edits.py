@@ -15,14 +15,14 @@ import pytest
 from fronts import ManagerFront, StoreFront
 from processes import Commands
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, CoordinatorNotAvailable, GroupActive
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Conflict, CoordinatorNotAvailable, GroupActive
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.manager import ManagerStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 if TYPE_CHECKING:

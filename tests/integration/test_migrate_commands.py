@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer
-from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Producer
 from processes import Commands
 
-from offsetmgr.model import Absent, BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Absent, BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit, OffsetStore
 from offsetmgr.stores.uri import open_store
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
 from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers

@@ -15,11 +15,11 @@ from pathlib import Path
 import confluent_kafka as ck
 import pytest
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.records.base import OffsetKey
 from offsetmgr.records.kafka import KafkaFormat
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers

@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
 from processes import Commands, wait_for
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 

@@ -17,19 +17,19 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.migration.legacy_group_lookup import old_groups
 from offsetmgr.migration.mirror import Mirror, PollingFeed
-from offsetmgr.migration.mirrorgroup import MirrorState
-from offsetmgr.migration.oldgroups import old_groups
+from offsetmgr.migration.mirror_group import MirrorState
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
-from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.uri import open_store
-from offsetmgr.zookeeper.feed import OffsetFeed
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.offsets.offset_watcher import OffsetFeed
 
 pytestmark = pytest.mark.servers
 

@@ -12,14 +12,14 @@ import pytest
 from conftest import MakeTopic
 from fronts import ManagerFront
 
-from offsetmgr.errors import CoordinatorLoadInProgress
-from offsetmgr.log.base import CorruptRecords
-from offsetmgr.log.kafka import KafkaLog
+from offsetmgr.core.errors import CoordinatorLoadInProgress
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.manager.log.base import CorruptRecords
+from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.wire.asking import ask
-from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.security import Security
 
 pytestmark = pytest.mark.servers
 

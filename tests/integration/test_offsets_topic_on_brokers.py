@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from processes import wait_for
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.log.kafka.offsetstopic import check_topic, ensure_topic
-from offsetmgr.log.topic import (
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
+from offsetmgr.manager.log.topic import (
     PartitionCountChanged,
     TooFewBrokers,
     TopicState,

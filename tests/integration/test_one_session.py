@@ -14,18 +14,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gate import Gate
 
-from offsetmgr.clock import boottime
-from offsetmgr.errors import SessionExpired
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.clock import boottime
+from offsetmgr.core.errors import SessionExpired
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.assignors import ThreadId
-from offsetmgr.zookeeper.claims import Claims
-from offsetmgr.zookeeper.membership import member_id, register
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.sessionlease import SHARE, SessionLease
-from offsetmgr.zookeeper.subscription import Subscription
-from offsetmgr.zookeeper.transactions import Create, SetData, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SHARE, SessionLease
+from offsetmgr.zookeeper.client.transactions import Create, SetData, State
+from offsetmgr.zookeeper.groups.assignors import ThreadId
+from offsetmgr.zookeeper.groups.membership import member_id, register
+from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = pytest.mark.servers
 

@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
 from processes import Commands, create_topic, wait_for
 
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.plan import Action
-from offsetmgr.migration.planfile import PlanFile
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, java_tool
 from offsetmgr.stores.uri import open_store
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create
 
 pytestmark = pytest.mark.servers
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -18,15 +18,15 @@ import pytest
 from fronts import ManagerFront
 from processes import wait_for
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OtherCluster
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OtherCluster
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

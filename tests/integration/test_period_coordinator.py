@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from offsetmgr.errors import Conflict, FunctionFailed, LateRecord, OffsetMgrError, OldMembers, RunEnded, TimedOut
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import Conflict, FunctionFailed, LateRecord, OffsetMgrError, OldMembers, RunEnded, TimedOut
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import Verdict
 from offsetmgr.period.coordinator import PeriodCoordinator
-from offsetmgr.period.nodeform import OffsetRange
-from offsetmgr.period.room import Room
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.state_nodes import Room
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.membership import ensure
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, Delete, SetData
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
+from offsetmgr.zookeeper.groups.membership import ensure
 
 pytestmark = pytest.mark.servers
 

@@ -6,15 +6,15 @@ import pytest
 from confluent_kafka import Producer
 from conftest import MakeTopic
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import UnknownTopicOrPartition
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import UnknownTopicOrPartition
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.period.coordinator import PeriodCoordinator
-from offsetmgr.period.idle import Idle, idle_partitions, look
-from offsetmgr.period.room import Room
+from offsetmgr.period.idle_partitions import Idle, idle_partitions, look
 from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.state_nodes import Room
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
 

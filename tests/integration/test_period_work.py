@@ -11,17 +11,17 @@ import pytest
 
 from offsetmgr.cli import period
 from offsetmgr.cli.app import run as offsetmgr
-from offsetmgr.errors import Conflict, LateRecord, RunEnded, TakenOver, TimedOut
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import Conflict, LateRecord, RunEnded, TakenOver, TimedOut
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import Verdict
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
-from offsetmgr.period.nodeform import OffsetRange
-from offsetmgr.period.room import Room
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.state_nodes import Room
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Operation, Outcome, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Operation, Outcome, State
 
 pytestmark = pytest.mark.servers
 

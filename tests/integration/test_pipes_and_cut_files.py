@@ -11,7 +11,7 @@ import pytest
 from conftest import MakeTopic
 from processes import OFFSETMGR, Commands
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, java_tool
 from offsetmgr.stores.uri import open_store
 

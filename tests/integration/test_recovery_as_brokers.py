@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from offsetmgr.errors import Conflict, SandboxError
+from offsetmgr.core.errors import Conflict, SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
-from offsetmgr.segments.batches import batches
-from offsetmgr.segments.cuts import Seen, cut_of, look_through, unflushed
+from offsetmgr.segments.batch_reader import batches
+from offsetmgr.segments.broker_lock import Use, alone, standing
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.recovery import Examined, Outcome, examine
 from offsetmgr.segments.repair import cut_in_place
-from offsetmgr.segments.standing import Use, alone, standing
+from offsetmgr.segments.truncation import Seen, cut_of, look_through, unflushed
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 

@@ -19,7 +19,7 @@ from relay_clients import (
 )
 from relayed import NODE_ID, RunningRelay
 
-from offsetmgr.wire.asking import ask
+from offsetmgr.kafka.protocol.request_codec import ask
 
 pytest_plugins = ["relay_fixtures"]
 

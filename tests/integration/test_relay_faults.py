@@ -13,8 +13,8 @@ from processes import wait_for
 from relay_clients import committed, consumer, produce, read
 from relayed import RunningRelay
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.server.relay.upstream import Upstream
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.server.proxy.upstream import Upstream
 
 pytest_plugins = ["relay_fixtures"]
 

@@ -18,9 +18,9 @@ from relay_clients import (
 )
 from relayed import RunningRelay
 
-from offsetmgr.wire.asking import ask
-from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.security import Security
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.request_codec import ask
 
 pytest_plugins = ["relay_fixtures"]
 

@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from fronts import ManagerFront
 from relayed import RunningRelay
 
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
-from offsetmgr.server.authorization import ADMIN_APIS, Rule, Rules
-from offsetmgr.wire.asking import ask
-from offsetmgr.wire.connection import Address, Connection
-from offsetmgr.wire.security import Security
-from offsetmgr.wire.serverside import Message
+from offsetmgr.server.security.authorization import ADMIN_APIS, Rule, Rules
 
 pytestmark = pytest.mark.servers
 

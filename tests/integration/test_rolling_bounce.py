@@ -13,14 +13,14 @@ import pytest
 from confluent_kafka import Producer
 from oldfleet import Fleet
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import GateRefused
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.migration.bounce import BounceOutcome, BounceResult, BounceSpec, bounce, plan_bounce
 from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
-from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.group_observer import GroupView, Window, ZookeeperRegistry
 from offsetmgr.migration.runbook import check_phase, write_runbook
-from offsetmgr.model import Committed, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore

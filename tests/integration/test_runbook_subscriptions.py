@@ -11,10 +11,10 @@ from conftest import MakeTopic
 from everyday import Cli
 from kazoo.client import KazooClient
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.migration.observing import ZookeeperRegistry
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.migration.group_observer import ZookeeperRegistry
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
 

@@ -22,15 +22,15 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from everyday import COMMAND, Cli, until
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.groups.static_membership import Hold
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.held import Hold
-from offsetmgr.wire.runner import Runner
-from offsetmgr.wire.security import Security
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 

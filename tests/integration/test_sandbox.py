@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 
-from offsetmgr.errors import SandboxError
+from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
-from offsetmgr.sandbox.folders import cache_folder
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
+from offsetmgr.sandbox.paths import cache_folder
 from offsetmgr.sandbox.sandbox import OldGroup
 
 pytestmark = pytest.mark.servers

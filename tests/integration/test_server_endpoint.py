@@ -17,14 +17,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from listening import Listening, MemoryBackend, WireClient
 
-from offsetmgr.errors import ConfigError
+from offsetmgr.core.errors import ConfigError
+from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, Upstream
+from offsetmgr.kafka.client.security import Security
 from offsetmgr.sandbox import KafkaBroker, java_tool
-from offsetmgr.server.authentication import Authentication
-from offsetmgr.server.authorization import load_rules
-from offsetmgr.server.credentials import load_credentials
-from offsetmgr.server.tls import server_tls
-from offsetmgr.wire.security import Security
-from offsetmgr.wire.upstream import AskedOffset, FoundOffset, Upstream
+from offsetmgr.server.network.tls import server_tls
+from offsetmgr.server.security.authentication import Authentication
+from offsetmgr.server.security.authorization import load_rules
+from offsetmgr.server.security.credentials import load_credentials
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

@@ -23,7 +23,7 @@ from typing import Any, Self
 import pytest
 from listening import USUAL, HungUp, WireClient, commit_errors, commit_message
 
-from offsetmgr.wire.serverside import encode_request
+from offsetmgr.kafka.protocol.schema_codec import encode_request
 
 REQUESTS = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 20_000
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261121"))

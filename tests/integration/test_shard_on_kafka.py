@@ -17,8 +17,8 @@ from scenarios.shard_model import ShardModel
 from scenarios.shard_script import SCENARIOS, needed_fates, play
 from scenarios.world import World
 
-from offsetmgr.log.kafka import KafkaLog
-from offsetmgr.log.kafka.offsetstopic import ensure_topic
+from offsetmgr.manager.log.kafka import KafkaLog
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import RecordFormat
 from offsetmgr.records.kafka import KafkaFormat

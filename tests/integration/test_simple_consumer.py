@@ -16,9 +16,9 @@ from listening import Listening, MemoryBackend
 from processes import create_topic, wait_for
 from stopwatch import Stopwatch
 
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, SimpleConsumer
-from offsetmgr.errors import (
+from offsetmgr.core.errors import (
     CoordinatorLoadInProgress,
     GroupActive,
     NotCoordinator,
@@ -28,10 +28,10 @@ from offsetmgr.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client import client
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.wire import client
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

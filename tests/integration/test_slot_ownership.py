@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 from processes import wait_for
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.groups.group_member import GroupMember
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.lease import MARGIN, boottime
 from offsetmgr.manager.ownership import SlotOwnership
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.groupmember import GroupMember
-from offsetmgr.wire.security import Security
 
 pytestmark = pytest.mark.servers
 

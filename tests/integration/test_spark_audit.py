@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from offsetmgr.errors import UnknownTopicOrPartition
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import UnknownTopicOrPartition
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.offset_store import Capabilities
 from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import differences
 from offsetmgr.spark.audit.expiry import expiry
-from offsetmgr.spark.audit.lags import ends_table, lag
-from offsetmgr.spark.audit.past import commit_rate, moments
-from offsetmgr.spark.logrows import SCHEMA as LOG
-from offsetmgr.spark.sparksession import session
-from offsetmgr.spark.storerows import SCHEMA as STORE
-from offsetmgr.spark.tablesession import register
-from offsetmgr.stores.base import Capabilities
+from offsetmgr.spark.audit.history_series import commit_rate, moments
+from offsetmgr.spark.audit.lag import ends_table, lag
+from offsetmgr.spark.log_rows import SCHEMA as LOG
+from offsetmgr.spark.spark_session import session
+from offsetmgr.spark.store_rows import SCHEMA as STORE
+from offsetmgr.spark.table_session import register
 
 pytestmark = pytest.mark.servers  # the connector is fetched as servers are
 

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import PartialFailure, Unreachable
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import PartialFailure, Unreachable
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark import BatchCommitter, OffsetCommitter, reader_from_group, session, starting_offsets
-from offsetmgr.spark.checkpointfiles import HadoopFiles, LocalFiles
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.spark.checkpoint_files import HadoopFiles, LocalFiles
 from offsetmgr.stores.uri import open_store
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 

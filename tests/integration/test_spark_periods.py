@@ -25,14 +25,14 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from conftest import MakeTopic
 
 from offsetmgr.cli.app import run as offsetmgr
-from offsetmgr.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
-from offsetmgr.model import Committed
-from offsetmgr.period.room import Room
+from offsetmgr.core.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
+from offsetmgr.core.model import Committed
 from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.state_nodes import Room
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
 from offsetmgr.spark import Coordination, Late, PeriodRules, Step, published_outputs, run_periods, session
 from offsetmgr.stores.uri import open_store
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 

@@ -20,20 +20,20 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sameclusters import join_cluster
 
 from offsetmgr.cli.app import run
-from offsetmgr.clock import SystemClock
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.spark.audit.past import lag_over_time, moments
-from offsetmgr.spark.copying import copy, store_table, written
-from offsetmgr.spark.sparksession import session
-from offsetmgr.spark.storerows import Outcome
-from offsetmgr.spark.tablesession import register
-from offsetmgr.stores.base import Change, GroupEdit, OffsetStore
+from offsetmgr.spark.audit.history_series import lag_over_time, moments
+from offsetmgr.spark.spark_session import session
+from offsetmgr.spark.store_rows import Outcome
+from offsetmgr.spark.store_tables import copy, store_table, written
+from offsetmgr.spark.table_session import register
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
 
 pytestmark = pytest.mark.servers
 

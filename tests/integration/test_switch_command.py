@@ -13,16 +13,16 @@ from urllib.parse import quote
 
 import pytest
 
-from offsetmgr.formats.images import GroupImages
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.operations.images import load_images
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.groups.before_images import load_images
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.stores.base import OffsetStore
+from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.kafka import KafkaStore
+from offsetmgr.stores.switched.nodes import SwitchNodes
+from offsetmgr.stores.switched.records import FollowerNode
 from offsetmgr.stores.uri import open_store
-from offsetmgr.switching.nodes import SwitchNodes
-from offsetmgr.switching.records import FollowerNode
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 

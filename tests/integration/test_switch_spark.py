@@ -12,17 +12,17 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Producer
 
-from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
-from offsetmgr.migration.phases import Phase
-from offsetmgr.model import Committed
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.model import Committed
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.migration.live.live_migration import Switch
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.spark import OffsetCommitter, session
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.switching.switch import Switch
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(300)]
 

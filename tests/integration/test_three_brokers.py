@@ -18,18 +18,18 @@ import pytest
 from confluent_kafka import Producer
 from processes import Commands, create_topic, wait_for
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import GroupActive, OffsetMgrError
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import GroupActive, OffsetMgrError
+from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore, Verdict
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.migration.journal import read_journal
-from offsetmgr.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit, OffsetStore, Verdict
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
-from offsetmgr.zookeeper import directory
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.topics import topic_names, topics
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.topics import topic_names, topics
+from offsetmgr.zookeeper.nodes import cluster_nodes
 
 pytestmark = pytest.mark.servers
 
@@ -317,7 +317,7 @@ def test_a_dead_brokers_node_goes_and_its_partitions_state_stays(trio: Trio) -> 
             return {broker for entry in topic.states.values() if entry.value for broker in entry.value.isr}
 
         def live() -> list[int]:
-            return [entry.value.broker_id for entry in directory.brokers(session) if entry.value]
+            return [entry.value.broker_id for entry in cluster_nodes.brokers(session) if entry.value]
 
         wait_for(lambda: live() == [0, 2], "the dead broker's node goes with its session")
         wait_for(lambda: in_sync() == {0, 2}, "the dead broker leaves the in-sync replicas")

@@ -10,9 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.log.kafka.offsetstopic import ensure_topic
-from offsetmgr.manager.requests import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
+from offsetmgr.manager.node import Managing
+from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NONE,
@@ -21,7 +23,6 @@ from offsetmgr.manager.requests import (
     CommitResponse,
     FetchRequest,
 )
-from offsetmgr.managing import Managing, Settings
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers

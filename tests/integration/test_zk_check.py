@@ -20,17 +20,17 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 from processes import Commands, wait_for
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import OffsetMgrError, TimedOut
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError, TimedOut
+from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.check.findings import Finding
+from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
-from offsetmgr.zookeeper.check.reading import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.run import Check
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
 
 pytestmark = pytest.mark.servers
 

@@ -17,10 +17,10 @@ from conftest import MakeTopic
 from kazoo.client import KazooClient
 
 from offsetmgr.cli.app import run
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
-from offsetmgr.zookeeper.ownership import owners
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.ownership import owners
 
 pytestmark = pytest.mark.servers
 

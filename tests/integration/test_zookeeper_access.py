@@ -17,15 +17,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.sandbox.java import QUICK_START
-from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
 from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers

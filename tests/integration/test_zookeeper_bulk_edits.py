@@ -11,14 +11,14 @@ import pytest
 from kazoo.client import KazooClient
 from test_zookeeper_store_faults import TRANSACTION, CuttingProxy
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, RewindRefused, Unreachable, Unreadable, UsageError
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Conflict, RewindRefused, Unreachable, Unreadable, UsageError
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.bulkedits import CHANGES_AT_ONCE
-from offsetmgr.zookeeper.multiread import BulkFolders
+from offsetmgr.zookeeper.client.bulk_requests import BulkFolders
+from offsetmgr.zookeeper.offsets.bulk_edits import CHANGES_AT_ONCE
 
 pytestmark = pytest.mark.servers
 

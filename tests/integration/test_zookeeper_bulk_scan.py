@@ -9,13 +9,13 @@ import pytest
 from kazoo.client import KazooClient
 from test_zookeeper_store_faults import MULTI_READ, CuttingProxy
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Unreadable, UsageError
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Unreadable, UsageError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.bulkscan import GROUPS_AT_ONCE
+from offsetmgr.zookeeper.offsets.bulk_scan import GROUPS_AT_ONCE
 
 pytestmark = pytest.mark.servers
 

@@ -19,23 +19,23 @@ from gate import Gate
 from members import PythonMember
 from zookeeper_history import group_history
 
-from offsetmgr.cluster.kafka import KafkaCluster
 from offsetmgr.consumer import ConsumerSettings, Message, MessageStream, ZookeeperConsumer
-from offsetmgr.errors import Conflict, NotAuthorized, Unreachable, Unreadable, UsageError
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import Conflict, NotAuthorized, Unreachable, Unreadable, UsageError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.observing import GroupView, Window, ZookeeperRegistry
-from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.group_observer import GroupView, Window, ZookeeperRegistry
 from offsetmgr.migration.runbook import check_phase, write_runbook
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.membership import ensure
-from offsetmgr.zookeeper.registry import members
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Create, State
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.groups.registry import members
+from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
@@ -302,7 +302,7 @@ def test_an_owner_node_deleted_by_somebody_else_is_claimed_again(
     consumer = join()
     (stream,) = consumer.create_message_streams({topic: 1})[topic]
     with ZookeeperSession(kafka.zookeeper) as other:
-        from offsetmgr.zookeeper.transactions import Delete
+        from offsetmgr.zookeeper.client.transactions import Delete
 
         before = other.get(paths.owner(unique, topic, 0))
         assert before is not None
@@ -438,7 +438,7 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_c
 
 
 def test_where_there_is_no_zookeeper_joining_says_so(kafka: KafkaBroker, join: Join) -> None:
-    from offsetmgr.config import ConnectionConfig
+    from offsetmgr.config.connection import ConnectionConfig
 
     consumer = join(zookeeper="127.0.0.1:1/kafka", config=ConnectionConfig(timeout_ms=300))
 

@@ -16,17 +16,17 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from offsetmgr.cli.app import run
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import BrokerPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import BrokerPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
-from offsetmgr.zookeeper import directory
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.topics import topic_names, topics
+from offsetmgr.zookeeper.nodes import cluster_nodes
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.configs import parse_config_change
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.topics import parse_topic
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.topics import topic_names, topics
-from offsetmgr.zookeeper.tree import walk
+from offsetmgr.zookeeper.nodes.tree import walk
 
 pytestmark = pytest.mark.servers
 
@@ -257,7 +257,7 @@ def test_secrets_are_hidden_whatever_the_format(planted: Planted) -> None:
     assert rows["/delegation_token/tokens/t1"]["value"] == "(hidden)"
     assert rows["/config/users/bob"]["error"].startswith("is not JSON")
     with ZookeeperSession(planted.connect, ConnectionConfig(timeout_ms=20_000)) as session:
-        users = dict(directory.configs(session, "users"))
+        users = dict(cluster_nodes.configs(session, "users"))
     assert list(users) == ["alice", "alice/clients/c1", "bob"]
     assert users["bob"].error is not None and users["alice"].value is not None
 
@@ -288,7 +288,7 @@ def test_requests_of_administrators(planted: Planted) -> None:
     planted.node("/admin/delete_topics/old")
 
     with ZookeeperSession(planted.connect, ConnectionConfig(timeout_ms=20_000)) as session:
-        asked = directory.requests(session)
+        asked = cluster_nodes.requests(session)
 
     assert str(asked.reassignments.value) == "t-0=2"
     assert asked.preferred_election.error is not None
@@ -348,7 +348,7 @@ def test_the_walk_gives_each_node_before_its_children_numbers_by_value(
             assert [one.path for one in walk(session, "/", 1)] == ["/", "/g-a", "/g1", "/g10", "/g2"]
             assert [one.path for one in walk(session, "/g1")] == [p for p in created if f"{p}/".startswith("/g1/")]
             assert list(walk(session, "/nothing")) == []
-            monkeypatch.setattr("offsetmgr.zookeeper.tree.NODES_AT_ONCE", 7)
+            monkeypatch.setattr("offsetmgr.zookeeper.nodes.tree.NODES_AT_ONCE", 7)
             assert [one.path for one in walk(session, "/")] == created
     finally:
         transaction = client.transaction()
@@ -439,7 +439,7 @@ def test_a_real_brokers_notice_of_a_changed_config(kafka: KafkaBroker, make_topi
     with ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
         notices = [one for one in walk(session, "/config/changes") if one.shown.kind == "config change"]
         changes = [parse_config_change(one.path, one.node.data).entity for one in notices if one.node is not None]
-        configs = dict(directory.configs(session, "topics"))
+        configs = dict(cluster_nodes.configs(session, "topics"))
 
     assert f"topics/{topic}" in changes
     assert [one.shown.notes for one in notices if one.shown.notes] == []

@@ -10,15 +10,15 @@ import pytest
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import UnknownVersion, Unreadable, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import UnknownVersion, Unreadable, UsageError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
-from offsetmgr.zookeeper import paths
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.ownership import Owner, owners, owners_many
+from offsetmgr.zookeeper.groups.registry import members, members_many
+from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.brokers import parse_broker
-from offsetmgr.zookeeper.ownership import Owner, owners, owners_many
-from offsetmgr.zookeeper.registry import members, members_many
-from offsetmgr.zookeeper.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
 

@@ -14,13 +14,13 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 from stopwatch import Stopwatch
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import AuthenticationFailed, NotAuthorized, ServerError, TimedOut, Unreachable
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, ServerError, TimedOut, Unreachable
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.sandbox.process import wait_until
-from offsetmgr.zookeeper.jute import Code, NodeData
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.transactions import Check, Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Check, Create, Delete, Operation, SetData, State
 
 pytestmark = pytest.mark.servers
 

@@ -15,8 +15,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
     Conflict,
     GroupActive,
     GroupNotFound,
@@ -29,11 +29,11 @@ from offsetmgr.errors import (
     Unreadable,
     UsageError,
 )
-from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Verdict
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.stores.base import Change, GroupEdit, Verdict
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.multiread import BulkGet, BulkRead
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkRead
 
 pytestmark = pytest.mark.servers
 

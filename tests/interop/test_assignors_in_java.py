@@ -17,13 +17,13 @@ from random import Random
 import pytest
 from javaprogram import run_java
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.assignors import assignor_named, hashed_alike
-from offsetmgr.zookeeper.session import ZookeeperSession
-from offsetmgr.zookeeper.topicfilter import topics_of
-from offsetmgr.zookeeper.transactions import Create
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create
+from offsetmgr.zookeeper.groups.assignors import assignor_named, hashed_alike
+from offsetmgr.zookeeper.groups.topic_filter import topics_of
 
 pytestmark = pytest.mark.servers
 LOG = logging.getLogger(__name__)

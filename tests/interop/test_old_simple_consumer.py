@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as CkPartition
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.config import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer import EARLIEST, LATEST, Fetched, SimpleConsumer
-from offsetmgr.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
-from offsetmgr.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
+from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.logging import log4j_flags

@@ -14,15 +14,15 @@ import confluent_kafka as ck
 import pytest
 from conftest import MakeTopic
 
-from offsetmgr.cluster.kafka import KafkaCluster
+from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.protocol.consumer_protocol import decode_assignment, decode_subscription
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue, Record, UnknownKey
 from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
 from offsetmgr.records.kafka_group import GroupMetadata, decode_group_metadata
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, java_tool
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.wire.consumer_protocol import decode_assignment, decode_subscription
 
 pytestmark = pytest.mark.servers
 

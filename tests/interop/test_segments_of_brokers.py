@@ -22,17 +22,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.cli.app import run
 from offsetmgr.consumer import SimpleConsumer
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, java_tool
-from offsetmgr.segments.appending import Appender, Rolling
-from offsetmgr.segments.batches import Record
+from offsetmgr.segments.batch_builder import Producer, end_of_transaction
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.entries import Entry
+from offsetmgr.segments.log_appender import Appender, Rolling
 from offsetmgr.segments.messages import Message, Wanted, entries_of, messages
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
-from offsetmgr.segments.times import at_or_after, segments_before
+from offsetmgr.segments.time_lookup import at_or_after, segments_before
 from offsetmgr.segments.transactions import Transactions, marker_of
-from offsetmgr.segments.writing import Producer, end_of_transaction
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]

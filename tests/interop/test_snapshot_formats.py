@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from conftest import MakeTopic
 
-from offsetmgr.formats.base import GroupEntry, SnapshotHeader
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
+from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.zookeeper import ZookeeperStore

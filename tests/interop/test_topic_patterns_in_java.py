@@ -19,8 +19,8 @@ import pytest
 from javaprogram import run_java
 from randompatterns import TOPICS, random_pattern
 
-from offsetmgr.errors import InvalidPattern, UnsupportedOperation
-from offsetmgr.zookeeper.topicfilter import INTERNAL_TOPICS, TopicFilter
+from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
+from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter
 
 pytestmark = pytest.mark.servers
 LOG = logging.getLogger(__name__)

@@ -14,13 +14,13 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from processes import Commands
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.logging import log4j_flags
-from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.stores.uri import open_store
 

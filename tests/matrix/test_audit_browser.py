@@ -16,7 +16,7 @@ from browser import Browser, View
 from confluent_kafka import Producer
 
 from offsetmgr.cli.app import run
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.spark.audit.page import SHOWN, Comparison, Differing, PageData, Unsteady, page
 from offsetmgr.stores.kafka import KafkaStore

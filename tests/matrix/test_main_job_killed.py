@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from matrix_worlds import RELEASES, has_leaders, librdkafka_settings, old_consumer_for, seen
 from processes import Commands, wait_for
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
 from offsetmgr.stores.uri import open_store
 

@@ -12,9 +12,9 @@ import pytest
 from matrix_worlds import has_leaders
 from processes import Commands, may_log_in, wait_for
 
-from offsetmgr.cluster.librdkafka import LibrdkafkaCluster
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.cluster.librdkafka import LibrdkafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS, BROKER_JVM
 from offsetmgr.sandbox.java import java_program

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import wait_for
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.model import Absent, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.segments.collecting import read_partition
-from offsetmgr.stores.base import Change, GroupEdit, OffsetStore, Verdict
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore, Verdict
+from offsetmgr.segments.offsets_partition import read_partition
 from offsetmgr.stores.kafka import KafkaStore
 
 pytest.register_assert_rewrite("offsetmgr.testing.store_contract")

@@ -20,9 +20,9 @@ from matrix_worlds import NewConsumer, Records, World, seen
 from oldfleet import restart
 from processes import Commands, wait_for
 
-from offsetmgr.migration.phases import Phase
+from offsetmgr.core.commit_mode import Phase
 from offsetmgr.sandbox import OldConsumer
-from offsetmgr.sandbox.oldconsumer import JARS as OLD_CONSUMERS
+from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 
 if TYPE_CHECKING:
     from matrix.conftest import Era

@@ -13,15 +13,15 @@ import pytest
 from matrix_worlds import has_leaders
 from processes import wait_for
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import Conflict, OffsetMgrError, RewindRefused, TimedOut
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, TimedOut
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Verdict
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
-from offsetmgr.stores import deciding
-from offsetmgr.stores.base import Change, GroupEdit, Verdict
+from offsetmgr.stores import conditional_edit
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.requests import FetchedGroup
 
 if TYPE_CHECKING:
     from matrix.conftest import Era
@@ -133,7 +133,7 @@ def test_a_mirror_does_not_rewind_a_consumer_that_commits_after_the_reading(
     if stopped == "waiting for the answer":
         interfered.stopped_after("fetch", 90, seconds=1.1)
     else:
-        interfered.stopped_before(deciding, "decide", 90)
+        interfered.stopped_before(conditional_edit, "decide", 90)
     ((_, outcomes),) = store.commit_held([(held, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
     assert isinstance(outcomes[tp].error, RewindRefused)

@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.world import TIMEOUT, World
 
-from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, SlotWriter
+from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, SlotWriter
 from offsetmgr.manager.shard import Prepared, Shard, ShardLimits
 from offsetmgr.records.base import Record, RecordFormat
 

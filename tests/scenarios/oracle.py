@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from offsetmgr.manager.expiration import HOUR_MS
-from offsetmgr.manager.requests import CommitRequest, CommitResponse
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import UnknownVersion, Unreadable
 from offsetmgr.records.base import (
     GroupKey,
     GroupValue,

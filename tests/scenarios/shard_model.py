@@ -16,7 +16,7 @@ from scenarios.oracle import LIMITS, Change, Oracle, State, activity, changed, o
 from scenarios.world import Fate, World
 
 from offsetmgr.manager.expiration import HOUR_MS
-from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import Prepared
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
 

@@ -22,7 +22,7 @@ from scenarios.oracle import LIMITS
 from scenarios.world import Fate, World
 
 from offsetmgr.manager.expiration import HOUR_MS
-from offsetmgr.manager.requests import CommitRequest, CommitResponse, DeleteResponse, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest
 from offsetmgr.records.base import RecordFormat
 
 SCENARIOS = sorted((Path(__file__).parent / "shard").glob("*.txt"))

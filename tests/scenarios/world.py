@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from offsetmgr.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog, SlotWriter, slot_of
-from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog, SlotWriter, slot_of
+from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.records.base import Record
 
 TIMEOUT = 30.0

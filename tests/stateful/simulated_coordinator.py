@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.wire.connection import Address
+from offsetmgr.kafka.client.connection import Address
 
 if TYPE_CHECKING:
     from simulated_group import World

@@ -18,12 +18,12 @@ from typing import Any, Final, cast
 
 from simulated_coordinator import REBALANCE, SESSION, Coordinator
 
-from offsetmgr.errors import OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.groups.group_member import GroupMember
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, SlotOwnership
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.groupmember import GroupMember
 
 SLOTS: Final = 8
 

@@ -1,8 +1,8 @@
 """A small world of members who share a barrier through a tree with compare-and-set, one step at a time.
 
-The tree keeps bytes and versions as ZooKeeper does; decisions are those of `offsetmgr.period.turning`.  Between any two
-steps of a member it may be killed, frozen for as long as the dice say, or woken; several may take themselves for the
-leader.  What was really done is kept beside the tree, and every turn is held against it.
+The tree keeps bytes and versions as ZooKeeper does; decisions are those of `offsetmgr.period.leader_decision`.  Between
+any two steps of a member it may be killed, frozen for as long as the dice say, or woken; several may take themselves
+for the leader.  What was really done is kept beside the tree, and every turn is held against it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.leader_decision import Leader, Seen, Turn, next_turn
 from offsetmgr.period.records import (
     OpenNode,
     ProgressNode,
@@ -25,7 +26,6 @@ from offsetmgr.period.records import (
     encode_progress,
 )
 from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.turning import Leader, Seen, Turn, next_turn
 
 OPEN, PARTITIONS, PROGRESS, HISTORY = "coordinator", "topic-partitions", "progress/", "history/"
 SCHEDULE = Schedule(0, 1_000)

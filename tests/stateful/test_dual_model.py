@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, Verdict
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Verdict
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 PARTITIONS = [TopicPartition("t", p) for p in range(3)]

@@ -11,17 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.migration import execute
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, JournalError, Record, journal_path
+from offsetmgr.migration.journaled_writer import Executor, Report
 from offsetmgr.migration.plan import IfAhead, PlanOptions
-from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import Committed, TopicPartition
 from offsetmgr.testing.memory import MemoryStore
 
 
@@ -69,7 +69,7 @@ class MigrationModel(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        execute.BATCH_GROUPS = 1
+        journaled_writer.BATCH_GROUPS = 1
         self.folder = tempfile.TemporaryDirectory()
         self.source, self.target = MemoryStore("source"), MemoryStore("target")
         self.plan: PlanFile | None = None
@@ -80,7 +80,7 @@ class MigrationModel(RuleBasedStateMachine):
         self.rolled_back = False
 
     def teardown(self) -> None:
-        execute.BATCH_GROUPS = 100
+        journaled_writer.BATCH_GROUPS = 100
         if hasattr(self, "folder"):
             self.folder.cleanup()
 

@@ -15,9 +15,9 @@ import random
 
 import pytest
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.log.memory import Failure, MemoryLog
-from offsetmgr.manager.requests import NONE, CommitRequest, FetchRequest
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.manager.log.memory import Failure, MemoryLog
+from offsetmgr.manager.protocol_values import NONE, CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroFormat
 

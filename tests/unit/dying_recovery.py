@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.segments.cuts import cut_of, look_through, unflushed
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.repair import copy_folder, cut_in_place
+from offsetmgr.segments.truncation import cut_of, look_through, unflushed
 
 STEPS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate")
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from offsetmgr.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
-from offsetmgr.segments.batches import Record
+from offsetmgr.core.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.entries import Walk
 from offsetmgr.segments.recovery import examine
-from offsetmgr.segments.writing import Producer, batch, end_of_transaction, message_set
 
 TIME = 1_700_000_000_000
 ROOM = 256 * 1024 * 1024

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.cluster.base import Cluster, Logs
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Committed, LogRange, TopicPartition
+from offsetmgr.kafka.cluster.base import Cluster, Logs
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.execute import Executor, Report
 from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.journaled_writer import Executor, Report
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.state import MigrationState
 from offsetmgr.migration.verify import Status, Verifier
-from offsetmgr.model import Committed, LogRange, TopicPartition
 from offsetmgr.testing.memory import MemoryStore
 
 ORDERS = [TopicPartition("orders", p) for p in range(4)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.groups.disk_layout import find
+from offsetmgr.groups.disk_recovery import saved_groups
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.model import TopicPartition
-from offsetmgr.operations.saved import saved_groups
-from offsetmgr.operations.savedfolders import find
 from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.segments.batches import Record
-from offsetmgr.segments.writing import Producer, batch
+from offsetmgr.segments.batch_builder import Producer, batch
+from offsetmgr.segments.batch_reader import Record
 
 KAFKA = KafkaFormat()
 NOON = 1_700_000_000_000

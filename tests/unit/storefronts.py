@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from offsetmgr.manager.requests import CommitRequest, FetchRequest
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
+from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.storebackend import StoreBackend
-from offsetmgr.stores.base import GroupEdit, GroupEditResult
+from offsetmgr.server.storefront.store_backend import StoreBackend
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 HERE = ManagerNode(1, "127.0.0.1", 9192)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import AssignmentRefused, UnequalSubscriptions, UsageError
-from offsetmgr.model import BrokerPartition, TopicPartition
-from offsetmgr.zookeeper.assignors import (
+from offsetmgr.core.errors import AssignmentRefused, UnequalSubscriptions, UsageError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.zookeeper.groups.assignors import (
     STRATEGIES,
     Assignor,
     ClusteredAssignor,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
-from offsetmgr.errors import Unreadable
+from offsetmgr.core.errors import Unreadable
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from offsetmgr.errors import GateRefused
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.bounce import BounceOutcome, BounceSpec, bounce
-from offsetmgr.migration.bouncecommand import CommandResult
 from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.observation import Observation, Owned, Registered
-from offsetmgr.migration.observing import GroupView, RegistryView, Window
-from offsetmgr.migration.phases import Phase
-from offsetmgr.migration.startgate import find_start
-from offsetmgr.model import ABSENT, Committed, LogRange, TopicPartition
+from offsetmgr.migration.group_observer import GroupView, RegistryView, Window
+from offsetmgr.migration.group_snapshot import Observation, Owned, Registered
+from offsetmgr.migration.precheck import find_start
+from offsetmgr.migration.restart_command import CommandResult
 
 START_MS = 1_700_000_000_000
 RULES = Rules(quiet_ms=2000)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.model import BrokerPartition
+from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.check.findings import PASSING, SEVERITIES, Code, Finding, confirmed, partition_list
 
 

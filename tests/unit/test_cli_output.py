@@ -20,9 +20,9 @@ import pytest
 from offsetmgr.cli.app import REGISTRY, run
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, confirm, progress, write_rows
-from offsetmgr.cli.stopping import stopping
-from offsetmgr.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 
 COLUMNS = (

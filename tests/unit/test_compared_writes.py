@@ -7,11 +7,11 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
-from offsetmgr.stores.wired_edits import WiredEdits
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.requests import FetchedGroup
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.stores.protocol_edits import WiredEdits
 
 TP = TopicPartition("t", 0)
 

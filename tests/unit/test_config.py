@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.config import Settings, config_path, resolve, state_folder
-from offsetmgr.errors import ConfigError
-from offsetmgr.javaconfig import translate
-from offsetmgr.properties import parse_properties
+from offsetmgr.config.connection import Settings, config_path, resolve, state_folder
+from offsetmgr.config.java_config import translate
+from offsetmgr.config.properties import parse_properties
+from offsetmgr.core.errors import ConfigError
 
 FILE = """
 default-context = "prod"

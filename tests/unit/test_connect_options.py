@@ -7,11 +7,11 @@ from importlib.metadata import version
 import pytest
 
 import offsetmgr
-from offsetmgr.cli import directory
+from offsetmgr.cli import members_source
 from offsetmgr.cli.options import Connect
-from offsetmgr.config import Settings
+from offsetmgr.config.connection import Settings
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 PLACE = "127.0.0.1:1/kafka"
 
@@ -21,11 +21,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ZookeeperSession]:
     """The sessions through which registries are read."""
     sessions: list[ZookeeperSession] = []
 
-    def registry_directory(session: ZookeeperSession) -> directory.Descriptions:
+    def registry_directory(session: ZookeeperSession) -> members_source.Descriptions:
         sessions.append(session)
         return {}
 
-    monkeypatch.setattr(directory, "registry_directory", registry_directory)
+    monkeypatch.setattr(members_source, "registry_directory", registry_directory)
     return sessions
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.consumer.fetching import Fetcher
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.consumer.fetch import Fetcher
 from offsetmgr.consumer.streams import Desk, Holding, MessageStream
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import ABSENT, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import ABSENT, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OUT_OF_RANGE = ck.KafkaError(ck.KafkaError._AUTO_OFFSET_RESET)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from offsetmgr.consumer.offsets import Offsets, _within
-from offsetmgr.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
-from offsetmgr.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BUSY = CoordinatorNotAvailable("group g", "the coordinator moves")

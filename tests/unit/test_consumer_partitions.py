@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.consumer.partitions import Partitions
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.consumer.partition_manager import Partitions
 from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import Desk, Holding, Message
-from offsetmgr.errors import NotAuthorized, OffsetMgrError, PartialFailure
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import GroupEdit, GroupEditResult
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, PartialFailure
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 from offsetmgr.testing.memory import MemoryStore
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

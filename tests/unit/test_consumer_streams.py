@@ -8,8 +8,8 @@ import time
 import pytest
 
 from offsetmgr.consumer.streams import Desk, Holding, Message, MessageStream
-from offsetmgr.errors import Unreadable
-from offsetmgr.model import ABSENT, TopicPartition
+from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.model import ABSENT, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -6,12 +6,19 @@ import json
 
 import pytest
 
-from offsetmgr.errors import AdminRefused, MalformedData, NotAuthorized, UnknownTopicOrPartition, Unreadable, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import (
+    AdminRefused,
+    MalformedData,
+    NotAuthorized,
+    UnknownTopicOrPartition,
+    Unreadable,
+    UsageError,
+)
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.admin import deletion, election, reassignment
-from offsetmgr.zookeeper.admin.reading import live_brokers
+from offsetmgr.zookeeper.admin.admin_reader import live_brokers
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
-from offsetmgr.zookeeper.jute import NodeData
+from offsetmgr.zookeeper.client.jute import NodeData
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import OffsetMgrError, OverLimit, Unreadable
-from offsetmgr.segments.batches import Record, batches
-from offsetmgr.segments.compressing import compress
+from offsetmgr.core.errors import OffsetMgrError, OverLimit, Unreadable
+from offsetmgr.segments.batch_builder import batch, message_set
+from offsetmgr.segments.batch_compression import compress
+from offsetmgr.segments.batch_reader import Record, batches
 from offsetmgr.segments.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, decompress
-from offsetmgr.segments.writing import batch, message_set
-from offsetmgr.segments.zstdframes import at_most
+from offsetmgr.segments.zstd_bound import at_most
 
 CODECS = (GZIP, SNAPPY, LZ4, ZSTD)
 MIB = 1024 * 1024
@@ -55,9 +55,9 @@ def test_a_bomb_is_refused_in_little_memory(codec: int) -> None:
 import resource, sys
 sys.path[:0] = {sys.path!r}
 import zlib, cramjam, struct
-from offsetmgr.errors import OverLimit
+from offsetmgr.core.errors import OverLimit
 from offsetmgr.segments.compression import decompress
-from offsetmgr.segments.compressing import compress
+from offsetmgr.segments.batch_compression import compress
 codec = {codec}
 zeros = bytes(1 << 20)
 if codec == {GZIP}:

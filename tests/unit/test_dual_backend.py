@@ -8,11 +8,11 @@ import pytest
 from stopwatch import Stopwatch
 from storefronts import A, B, SlowStore, commit, dual, fetch, held, running, until
 
-from offsetmgr.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
-from offsetmgr.manager.requests import CommitResponse, FetchResponse
-from offsetmgr.model import Committed, OffsetAndMetadata
-from offsetmgr.stores.base import Change, GroupEdit
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
+from offsetmgr.core.model import Committed, OffsetAndMetadata
+from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 
@@ -242,7 +242,7 @@ def test_a_second_that_answers_slowly_holds_up_one_commit_and_no_more() -> None:
 
 def test_what_the_second_can_never_hold_is_dropped_and_said(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        from offsetmgr.errors import UsageError
+        from offsetmgr.core.errors import UsageError
 
         _, second, store = dual()
         second.fail("write", UsageError("t-0", "no such name there"), group="g", partition=A)
@@ -313,7 +313,7 @@ def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
 
 
 def test_a_catch_up_waits_for_stores_that_cannot_be_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.catchup._PAUSE", 0.05)
+    monkeypatch.setattr("offsetmgr.server.storefront.secondary_reconcile._PAUSE", 0.05)
 
     async def scenario() -> None:
         first, second, store = dual()

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
     Conflict,
     InvalidUri,
     NotAuthorized,
@@ -20,12 +20,12 @@ from offsetmgr.errors import (
     Unreachable,
     Unreadable,
 )
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import run
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import JournalError
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import JournalError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.journal import Journal
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import MalformedData, TimedOut, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
-from offsetmgr.formats import lines as snapshot_lines
-from offsetmgr.formats.avro import SCHEMA, AvroFormat
-from offsetmgr.formats.base import Format, GroupEntry, SnapshotHeader, SnapshotReader
-from offsetmgr.formats.choose import by_name, format_name, open_snapshot
-from offsetmgr.formats.csv import CsvFormat
-from offsetmgr.formats.spark import EARLIEST, LATEST, SparkFormat, SymbolicOffset
-from offsetmgr.formats.yelp import YelpFormat
-from offsetmgr.formats.zkexport import ZkExportFormat
-from offsetmgr.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.core.errors import MalformedData, TimedOut, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
+from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.snapshots import line_formats as snapshot_lines
+from offsetmgr.snapshots.avro import SCHEMA, AvroFormat
+from offsetmgr.snapshots.base import Format, GroupEntry, SnapshotHeader, SnapshotReader
+from offsetmgr.snapshots.csv import CsvFormat
+from offsetmgr.snapshots.kafka_utils import YelpFormat
+from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
+from offsetmgr.snapshots.spark import EARLIEST, LATEST, SparkFormat, SymbolicOffset
+from offsetmgr.snapshots.zk_export import ZkExportFormat
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 HEADER = SnapshotHeader(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.segments.batches import Record
+from offsetmgr.segments.batch_builder import Producer, batch, message_set
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import NONE
 from offsetmgr.segments.entries import Entry, split
-from offsetmgr.segments.writing import Producer, batch, message_set
 
 GOLDEN = Path(__file__).resolve().parents[2] / "schemas" / "golden" / "log-entries.json"
 ENTRIES: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["entries"]

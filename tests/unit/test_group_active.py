@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offsetmgr.errors import GroupActive
+from offsetmgr.core.errors import GroupActive
 
 LOCK = "offsetmgr at /10.0.0.7 (offsetmgr-0b6f)"
 CONSUMER = "shop at /10.0.0.8 (shop-41aa)"

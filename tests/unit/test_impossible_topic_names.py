@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from offsetmgr.cluster.kafka import KafkaCluster
-from offsetmgr.errors import UnknownTopicOrPartition
-from offsetmgr.model import TopicPartition, can_be_a_topic
-from offsetmgr.wire.client import Client
-from offsetmgr.wire.logranges import log_ranges, partition_counts
-from offsetmgr.wire.security import Security
+from offsetmgr.core.errors import UnknownTopicOrPartition
+from offsetmgr.core.model import TopicPartition, can_be_a_topic
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.log_ranges import log_ranges, partition_counts
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.cluster.confluent import KafkaCluster
 
 NOBODY = "127.0.0.1:1"
 IMPOSSIBLE = ["", ".", "..", "a b", "a/b", "ü", "a\n", "a\udc80", "x" * 250]

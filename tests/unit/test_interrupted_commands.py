@@ -13,14 +13,14 @@ import pytest
 
 from offsetmgr.cli import migrate, migrate_view
 from offsetmgr.cli.app import run
-from offsetmgr.cli.stopping import ending, signals_as_before, stopping
-from offsetmgr.clock import SystemClock
-from offsetmgr.migration.execute import BATCH_GROUPS, Executor, Report, Task
+from offsetmgr.cli.stop_signals import ending, signals_as_before, stopping
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.journal import Journal
+from offsetmgr.migration.journaled_writer import BATCH_GROUPS, Executor, Report, Task
 from offsetmgr.migration.plan import Action, Step
-from offsetmgr.migration.state import MigrationState
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Guard
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -60,19 +60,21 @@ def interrupted_at_import(module: str, folder: Path) -> subprocess.CompletedProc
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("module", ["offsetmgr.cli.app", "typer", "offsetmgr.config", "offsetmgr.cli.offsets"])
+@pytest.mark.parametrize(
+    "module", ["offsetmgr.cli.app", "typer", "offsetmgr.config.connection", "offsetmgr.cli.offsets"]
+)
 def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
     done = interrupted_at_import(module, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: nothing was done\n")
 
 
-@pytest.mark.parametrize("module", ["offsetmgr.operations.selection", "offsetmgr.stores.snapshot"])
+@pytest.mark.parametrize("module", ["offsetmgr.groups.selection", "offsetmgr.stores.snapshot"])
 def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(module: str, tmp_path: Path) -> None:
     done = interrupted_at_import(module, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: stopped before the end\n")
 
 
-@pytest.mark.parametrize("module", ["offsetmgr.server.limits", "offsetmgr.server.process"])
+@pytest.mark.parametrize("module", ["offsetmgr.server.network.limits", "offsetmgr.server.manager_process"])
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -> None:
     code = WHEN_IMPORTED.format(module=module, number=signal.SIGHUP.value)

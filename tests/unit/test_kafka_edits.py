@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from offsetmgr.errors import (
+from offsetmgr.core.errors import (
     Conflict,
     LockLost,
     OffsetMetadataTooLarge,
@@ -17,11 +17,11 @@ from offsetmgr.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, ChangeOutcome, Verdict
-from offsetmgr.stores.deciding import Outcomes, carry_out, decide
-from offsetmgr.wire.requests import FetchedGroup
-from offsetmgr.wire.runner import Runner, batches, in_flight
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, Verdict
+from offsetmgr.kafka.client.background_loop import Runner, batches, in_flight
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.stores.conditional_edit import Outcomes, carry_out, decide
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
 

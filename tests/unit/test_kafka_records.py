@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import INT32, INT64, TEXT
 
-from offsetmgr.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import Unreadable, UnsupportedOperation
 from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue
 from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
 from offsetmgr.records.kafka_group import GroupMetadata, MemberMetadata, decode_group_metadata

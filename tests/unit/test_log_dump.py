@@ -12,10 +12,10 @@ import pytest
 from offsetmgr.cli.app import run
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.segments.appending import Appender, Rolling
-from offsetmgr.segments.batches import Record
+from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, LZ4
-from offsetmgr.segments.writing import Producer, batch, end_of_transaction
+from offsetmgr.segments.log_appender import Appender, Rolling
 
 T = 1_700_000_000_000
 FIRST = "00000000000000000000.log"

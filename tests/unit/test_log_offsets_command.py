@@ -11,9 +11,9 @@ import pytest
 from savedlogs import KAFKA, NOON, ORDERS, entry, write
 
 from offsetmgr.cli.app import run
-from offsetmgr.model import TopicPartition
-from offsetmgr.segments.batches import Record
-from offsetmgr.segments.writing import batch
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.segments.batch_builder import batch
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.stores.snapshot import SnapshotStore
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.log.kafka.pace import LONGEST, REFUSED, Pace
-from offsetmgr.log.memory import MemoryLog
-from offsetmgr.manager.requests import CommitRequest
+from offsetmgr.manager.log.kafka.linger import LONGEST, REFUSED, Pace
+from offsetmgr.manager.log.memory import MemoryLog
+from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import Record

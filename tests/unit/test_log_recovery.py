@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import run
-from offsetmgr.errors import Conflict
-from offsetmgr.segments import standing as standing_module
-from offsetmgr.segments.appending import Appender
-from offsetmgr.segments.batches import Record
-from offsetmgr.segments.cuts import cut_of, look
+from offsetmgr.core.errors import Conflict
+from offsetmgr.segments import broker_lock as standing_module
+from offsetmgr.segments.batch_builder import batch
+from offsetmgr.segments.batch_reader import Record
+from offsetmgr.segments.broker_lock import Use, standing
+from offsetmgr.segments.log_appender import Appender
 from offsetmgr.segments.segment import Segment
-from offsetmgr.segments.standing import Use, standing
-from offsetmgr.segments.writing import batch
+from offsetmgr.segments.truncation import cut_of, look
 
 SOUND = b"".join(batch([Record(40 + n, None, b"k", b"v" * 90)]) for n in range(5))
 JUNK = bytes(1000)
@@ -637,7 +637,7 @@ def test_a_copy_killed_at_any_step_is_whole_or_not_there(log, tmp_path, offsetmg
 
 
 def test_a_log_that_has_changed_since_it_was_examined_is_not_cut(log) -> None:
-    from offsetmgr.errors import Conflict
+    from offsetmgr.core.errors import Conflict
     from offsetmgr.segments.repair import cut_in_place
 
     cut = cut_of(look(Segment.of(log)))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import GroupValue, Record
 from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.spark.logrows import Decoder
-from offsetmgr.spark.logsource import Range, share
+from offsetmgr.spark.log_rows import Decoder
+from offsetmgr.spark.log_source import Range, share
 
 NOW = 1_700_000_000_000
 KAFKA, AVRO = KafkaFormat(), AvroFormat()

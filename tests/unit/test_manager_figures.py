@@ -10,12 +10,12 @@ import logging
 import pytest
 
 from offsetmgr.cli.manager_view import SHARDS, alarms, shard_rows
-from offsetmgr.errors import NotAuthorized, NotCoordinator, Unreachable, UsageError
-from offsetmgr.server.http import HttpEndpoint, Page, text
+from offsetmgr.core.errors import NotAuthorized, NotCoordinator, Unreachable, UsageError
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.managers import ManagerReport, Managers
 from offsetmgr.server.logs import start_logging
 from offsetmgr.server.metrics import Metrics
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.managers import ManagerReport, Managers
+from offsetmgr.server.network.http import HttpEndpoint, Page, text
 
 
 def test_figures_come_out_as_prometheus_reads_them() -> None:

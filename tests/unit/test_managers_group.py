@@ -6,9 +6,9 @@ import inspect
 from dataclasses import fields
 
 from offsetmgr.cli.manager import serve
-from offsetmgr.embedded import OffsetManager
+from offsetmgr.manager.embedded import OffsetManager
 from offsetmgr.manager.ownership import managers_group
-from offsetmgr.server.options import ServeOptions
+from offsetmgr.server.config import ServeOptions
 
 
 def test_the_group_follows_from_the_topic() -> None:

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 from test_runbook_evidence import NEW, look
 
-from offsetmgr.cli.directory import both
+from offsetmgr.cli.members_source import both
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition
 from offsetmgr.migration.evidence import Rules
 from offsetmgr.migration.finalize import GroupGate
-from offsetmgr.migration.membergate import ACCEPT_IDLE, CoordinatorGate, closed_gate
-from offsetmgr.migration.observing import Window
-from offsetmgr.migration.phasecheck import judge
-from offsetmgr.migration.phases import Phase
+from offsetmgr.migration.finalize_gates import ACCEPT_IDLE, CoordinatorGate, closed_gate
+from offsetmgr.migration.group_observer import Window
+from offsetmgr.migration.ownership_history import Watch
+from offsetmgr.migration.phase_inference import judge
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.verify import Evidence
-from offsetmgr.migration.watch import Watch
-from offsetmgr.model import Committed, GroupDescription, GroupMember, TopicPartition
 from offsetmgr.testing.memory import MemoryStore
 
 RULES = Rules(quiet_ms=2000)

@@ -13,8 +13,8 @@ import cramjam
 import pytest
 from crc32c import crc32c
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
-from offsetmgr.segments.batches import Record, batches, begins_with_a_whole_batch
+from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.segments.batch_reader import Record, batches, begins_with_a_whole_batch
 from offsetmgr.segments.compression import decompress
 
 TIME = 1_700_000_000_000

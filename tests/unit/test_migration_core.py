@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_migration import ORDERS, Migration, OneLog, commit
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import (
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import (
     GateRefused,
     GroupNotFound,
     JournalError,
@@ -21,13 +21,13 @@ from offsetmgr.errors import (
     Unreadable,
     UsageError,
 )
+from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.finalize import GroupGate, check_gates
 from offsetmgr.migration.journal import Journal, journal_path, read_journal
 from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
-from offsetmgr.migration.planfile import PlanFile
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.reverse_plan import reverse_options
 from offsetmgr.migration.verify import Evidence, Status, Verifier
-from offsetmgr.migration.wayback import reverse_options
-from offsetmgr.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 
 
 @pytest.fixture
@@ -420,7 +420,7 @@ def scenario(folder: Path) -> Migration:
 
 def run_with_kill(migration: Migration, command: str, at: int, when: str, monkeypatch) -> bool:
     """Runs a command that is killed at one journal step, then again undisturbed; False once there is no such step."""
-    monkeypatch.setattr("offsetmgr.migration.execute.BATCH_GROUPS", 1)
+    monkeypatch.setattr("offsetmgr.migration.journaled_writer.BATCH_GROUPS", 1)
     killed = True
     try:
         getattr(migration, command)(killing_journal(at, when))

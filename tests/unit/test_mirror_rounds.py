@@ -10,13 +10,13 @@ from itertools import pairwise
 import pytest
 
 from offsetmgr.cli.migrate_view import MirrorLine
-from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.migration.mirror import Mirror, PollingFeed
-from offsetmgr.migration.mirrorgroup import GroupMirror, MirrorState, MirrorStatus
-from offsetmgr.migration.mirrorwatch import MemberWatch, OldGroup, Owned
+from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
+from offsetmgr.migration.mirror_safety import MemberWatch, OldGroup, Owned
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import GroupOffsets
 from offsetmgr.testing.memory import MemoryStore
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -85,7 +85,7 @@ def disguised(magic: int, codec: int, body: bytes) -> bytes:
 READER = """
 import json, resource, sys
 from pathlib import Path
-from offsetmgr.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.segments.entries import Walk
 outcomes = []
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -12,7 +12,7 @@ from typing import Any
 
 from zookeeper_examples import EXAMPLES
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
 from offsetmgr.zookeeper.nodes.kinds import shown
 
 MUTATIONS = 100_000 if os.environ.get("OFFSETMGR_SOAK") else 10_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.log.kafka.offsetstopic import ensure_topic
-from offsetmgr.log.topic import (
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
+from offsetmgr.manager.log.topic import (
     FoundTopic,
     PartitionCountChanged,
     TooFewBrokers,

@@ -18,16 +18,16 @@ from kio.schema.offset_fetch.v8.response import (
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
-from offsetmgr.errors import AuthenticationFailed, ServerError, UnsupportedOperation
-from offsetmgr.model import KEEPS_IN_USE, TopicPartition, deletion_mark
-from offsetmgr.wire import releases
-from offsetmgr.wire.connection import Address, Connection, Encoded, _is_metadata_0
-from offsetmgr.wire.older import ask_older
-from offsetmgr.wire.primitives import INT16, INT32, INT64, string
-from offsetmgr.wire.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
-from offsetmgr.wire.requests import FetchedGroup, read_offset_fetch
-from offsetmgr.wire.security import Security
-from offsetmgr.wire.serverside import decode_request, decode_response, encode_response
+from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
+from offsetmgr.core.model import KEEPS_IN_USE, TopicPartition, deletion_mark
+from offsetmgr.kafka.client.connection import Address, Connection, Encoded, _is_metadata_0
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.old_versions import ask_older
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
+from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
+from offsetmgr.kafka.protocol.requests import FetchedGroup, read_offset_fetch
+from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_response
 
 KAFKA_0_10_2: Versions = {
     **KAFKA_0_9,

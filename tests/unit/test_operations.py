@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.cli.scenario import parse_datetime, parse_duration, scenario_of
-from offsetmgr.errors import (
+from offsetmgr.core.errors import (
     Conflict,
     GroupNotFound,
     MalformedData,
@@ -20,18 +20,18 @@ from offsetmgr.errors import (
     Unreachable,
     UsageError,
 )
-from offsetmgr.formats.images import IMAGES_SCHEMA
-from offsetmgr.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.operations import proposal as proposals
-from offsetmgr.operations.carryout import carry_out
-from offsetmgr.operations.copy import propose_copy, verify_copy
-from offsetmgr.operations.diff import diff
-from offsetmgr.operations.edits import left_empty, propose_delete, propose_import, propose_undo
-from offsetmgr.operations.export import SnapshotFile
-from offsetmgr.operations.images import header_for, holds_images, load_images, new_path
-from offsetmgr.operations.lag import LagRow, lag_of, needs_a_look
-from offsetmgr.operations.proposal import GroupProposal, Proposal, ProposedChange
-from offsetmgr.operations.reset import (
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, Partitions
+from offsetmgr.groups import edit_plan as proposals
+from offsetmgr.groups.before_images import header_for, holds_images, load_images, new_path
+from offsetmgr.groups.copy import propose_copy, verify_copy
+from offsetmgr.groups.diff import diff
+from offsetmgr.groups.edit_plan import GroupProposal, Proposal, ProposedChange
+from offsetmgr.groups.edits import left_empty, propose_delete, propose_import, propose_undo
+from offsetmgr.groups.execute import carry_out
+from offsetmgr.groups.export import SnapshotFile
+from offsetmgr.groups.lag import LagRow, lag_of, needs_a_look
+from offsetmgr.groups.reset import (
     Scenario,
     ShiftBy,
     Target,
@@ -44,7 +44,7 @@ from offsetmgr.operations.reset import (
     propose_set,
     resolve,
 )
-from offsetmgr.operations.selection import (
+from offsetmgr.groups.selection import (
     ALL_TOPICS,
     TopicSelection,
     choose_groups,
@@ -52,7 +52,7 @@ from offsetmgr.operations.selection import (
     require_known,
     scan_in_order,
 )
-from offsetmgr.stores.base import GroupOffsets, Partitions
+from offsetmgr.snapshots.group_images import IMAGES_SCHEMA
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore

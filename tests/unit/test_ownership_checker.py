@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 

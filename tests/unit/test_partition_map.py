@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import (
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import (
     FileFailure,
     GroupNotFound,
     MalformedData,
@@ -23,14 +23,14 @@ from offsetmgr.errors import (
     TimedOut,
     UnknownVersion,
 )
-from offsetmgr.migration.mapdraft import MapDraft, write_draft
-from offsetmgr.migration.partitionmap import Found, MapEntry, PartitionMap, PositionTable, Start, parse_map, read_map
+from offsetmgr.core.model import BrokerPartition, Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, Partitions
+from offsetmgr.migration.partition_map import Found, MapEntry, PartitionMap, PositionTable, Start, parse_map, read_map
+from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 from offsetmgr.migration.plan import Action, GroupPlan, Origin, PlanOptions, Step
-from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.verify import Evidence, Status, judge
-from offsetmgr.model import BrokerPartition, Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Capabilities, GroupOffsets, Partitions
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 

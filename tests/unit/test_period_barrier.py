@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import Conflict, UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import OpenPeriod, Place, Verdict, holding, judge, merged, opening, turn
-from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.leader_decision import Leader, Seen, Turn, next_turn
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import MAX_TIME_MS, Period, Schedule
-from offsetmgr.period.turning import Leader, Seen, Turn, next_turn
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 HOURLY = Schedule(first_ms=1_000, length_ms=100)

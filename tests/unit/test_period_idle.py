@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.model import LogRange, TopicPartition
-from offsetmgr.period.idle import Idle, idle_partitions, look
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.period.idle_partitions import Idle, idle_partitions, look
 from offsetmgr.period.schedule import Period
 
 PERIOD = Period(3, 1_300, 1_400)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.errors import UsageError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Schedule
+from offsetmgr.spark.period_ranges import Bounds
+from offsetmgr.spark.period_work import PeriodRules
 from offsetmgr.spark.periods import Coordination, run_periods
-from offsetmgr.spark.periodwork import PeriodRules
-from offsetmgr.spark.ranges import Bounds
-from offsetmgr.spark.scan import _shares
+from offsetmgr.spark.range_scan import _shares
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.errors import LimitUnknown
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import LimitUnknown
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import Place, Verdict
-from offsetmgr.period.knowledge import Knowledge
-from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.member_state import Knowledge
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import Schedule
 

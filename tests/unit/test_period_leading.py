@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.model import TopicPartition
-from offsetmgr.period.leading import Idle, Leading
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.leader import Idle, Leading
+from offsetmgr.period.leader_decision import Leader, Seen, Turn
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
-from offsetmgr.period.room import Room, View
 from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.turning import Leader, Seen, Turn
+from offsetmgr.period.state_nodes import Room, View
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 LEADER = Leader("m", 7)

@@ -7,10 +7,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.period.job_records import Scan
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.workrecords import Scan
-from offsetmgr.spark.ranges import Bounds, Found, Scanner, ScanRule
+from offsetmgr.spark.period_ranges import Bounds, Found, Scanner, ScanRule
 
 TENS = Schedule(100, 10)
 FAR = 10**9

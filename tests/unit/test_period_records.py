@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
-from offsetmgr.period import oldform, records
-from offsetmgr.period.nodeform import OffsetRange
+from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period import legacy_nodes, records
+from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import Period, Schedule
 
@@ -129,30 +129,30 @@ def test_mutated_nodes_are_read_or_refused_and_nothing_else() -> None:
 
 
 def test_the_originals_nodes_are_read_with_dotted_names_split_at_the_last_dot() -> None:
-    assert oldform.parse_limit("/c", b"1525741823119\n") == 1_525_741_823_119
-    assert oldform.parse_partitions("/t", b"a:0,1; b.c.d:7;") == {A0, A1, DOTTED}
-    assert oldform.parse_partitions("/t", b"a:partition0,partition1;") == {A0, A1}
-    assert oldform.parse_progress("/p", b"a.0:10;a.1:20; b.c.d.7:30;") == {A0: 10, A1: 20, DOTTED: 30}
-    assert oldform.parse_progress("/p", b"a.partition0:10;") == {A0: 10}
+    assert legacy_nodes.parse_limit("/c", b"1525741823119\n") == 1_525_741_823_119
+    assert legacy_nodes.parse_partitions("/t", b"a:0,1; b.c.d:7;") == {A0, A1, DOTTED}
+    assert legacy_nodes.parse_partitions("/t", b"a:partition0,partition1;") == {A0, A1}
+    assert legacy_nodes.parse_progress("/p", b"a.0:10;a.1:20; b.c.d.7:30;") == {A0: 10, A1: 20, DOTTED: 30}
+    assert legacy_nodes.parse_progress("/p", b"a.partition0:10;") == {A0: 10}
 
 
 def test_a_limit_that_was_never_set_is_unknown_and_not_0() -> None:
-    assert oldform.parse_limit("/c", b"") is None
-    assert oldform.parse_limit("/c", b"0") is None
+    assert legacy_nodes.parse_limit("/c", b"") is None
+    assert legacy_nodes.parse_limit("/c", b"0") is None
 
 
 @pytest.mark.parametrize("data", [b"a", b":0", b"a:", b"a:x", b"a:0,,1", b"\xff"])
 def test_old_partitions_that_cannot_be_understood_are_refused(data: bytes) -> None:
     with pytest.raises(Unreadable, match="/t"):
-        oldform.parse_partitions("/t", data)
+        legacy_nodes.parse_partitions("/t", data)
 
 
 @pytest.mark.parametrize("data", [b"a:10", b"a.0", b".0:10", b"a.0:-1", b"a.x:10", b"a.0:1;a.0:2"])
 def test_old_progress_that_cannot_be_understood_is_refused(data: bytes) -> None:
     with pytest.raises(Unreadable, match="/p"):
-        oldform.parse_progress("/p", data)
+        legacy_nodes.parse_progress("/p", data)
 
 
 def test_the_two_forms_are_told_apart() -> None:
-    assert oldform.is_old(b"1525741823119") and oldform.is_old(b"a:0;")
-    assert not oldform.is_old(b"") and not oldform.is_old(records.encode_open(OpenNode(DAILY, 0, "m", 0, 0)))
+    assert legacy_nodes.is_old(b"1525741823119") and legacy_nodes.is_old(b"a:0;")
+    assert not legacy_nodes.is_old(b"") and not legacy_nodes.is_old(records.encode_open(OpenNode(DAILY, 0, "m", 0, 0)))

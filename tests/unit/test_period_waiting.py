@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import TimedOut
-from offsetmgr.model import TopicPartition
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import TimedOut
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.records import OpenNode, PartitionsNode
 from offsetmgr.period.schedule import Schedule

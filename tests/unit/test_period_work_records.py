@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
-from offsetmgr.period.nodeform import OffsetRange
-from offsetmgr.period.schedule import Period
-from offsetmgr.period.workrecords import (
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.job_records import (
     LATE,
     SET_ASIDE,
     TAKEN,
@@ -24,6 +22,8 @@ from offsetmgr.period.workrecords import (
     decode_work,
     encode_work,
 )
+from offsetmgr.period.node_codec import OffsetRange
+from offsetmgr.period.schedule import Period
 
 A0, DOTTED = TopicPartition("a", 0), TopicPartition("b.c", 7)
 WORK = Work(

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.cli.app import run
-from offsetmgr.errors import AssignmentRefused, MalformedData, UnknownVersion, UsageError
-from offsetmgr.model import BrokerPartition, TopicPartition
-from offsetmgr.zookeeper.assignors import Moves, ThreadId
-from offsetmgr.zookeeper.simulation import changes
-from offsetmgr.zookeeper.simulation.file import decode, encode
-from offsetmgr.zookeeper.simulation.picture import GroupPicture
-from offsetmgr.zookeeper.simulation.predict import (
+from offsetmgr.core.errors import AssignmentRefused, MalformedData, UnknownVersion, UsageError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.zookeeper.groups.assignors import Moves, ThreadId
+from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.rebalance_preview import changes
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+from offsetmgr.zookeeper.rebalance_preview.predict import (
     as_ranges,
     assignment,
     predict,
     strategies_that_explain,
 )
-from offsetmgr.zookeeper.subscription import Subscription
+from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode, encode
 
 A, B = "g_alpha-1700000000123-0000000a", "g_beta-1700000000456-0000000b"
 ORDERS = Subscription.static({"orders": 1})

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from record_strategies import COMMITS, EXPIRIES, INT64, TEXT, TIMES
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
 from offsetmgr.records.base import (
     GroupKey,
     GroupValue,
@@ -26,8 +26,8 @@ from offsetmgr.records.base import (
     RecordFormat,
     UnknownKey,
 )
-from offsetmgr.records.choose import FORMATS, format_of, record_format
 from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.registry import FORMATS, format_of, record_format
 
 GOLDEN = Path(__file__).parents[2] / "schemas" / "golden"
 

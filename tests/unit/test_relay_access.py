@@ -11,15 +11,8 @@ from typing import Any
 import pytest
 from kio.index import UnknownEntity, load_request_schema
 
-from offsetmgr.errors import InvalidRequest
-from offsetmgr.server.authorization import ADMIN_APIS, EverythingAllowed, Reserved
-from offsetmgr.server.dispatch import Request
-from offsetmgr.server.relay import rewriting
-from offsetmgr.server.relay.access import ACCESS, listed, refusal, shown_without, without
-from offsetmgr.server.relay.forwarding import FORWARDED
-from offsetmgr.server.relay.screening import Screen
-from offsetmgr.server.relay.topicids import fetched_ids
-from offsetmgr.wire.serverside import (
+from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.schema_codec import (
     Message,
     decode_request,
     decode_response,
@@ -27,6 +20,13 @@ from offsetmgr.wire.serverside import (
     encode_response,
     is_known,
 )
+from offsetmgr.server.network.api import Request
+from offsetmgr.server.proxy import response_rewrite
+from offsetmgr.server.proxy.access import ACCESS, listed, refusal, shown_without, without
+from offsetmgr.server.proxy.forwarding import FORWARDED
+from offsetmgr.server.proxy.request_screening import Screen
+from offsetmgr.server.proxy.topic_ids import fetched_ids
+from offsetmgr.server.security.authorization import ADMIN_APIS, EverythingAllowed, Reserved
 
 VERSIONS = [
     (key, version)
@@ -179,7 +179,7 @@ def test_the_ids_of_a_fetch_are_read_without_decoding_it(version: int) -> None:
     assert [topic["topic_id"] for topic in decode_request(1, version, bytes(tagged), 0)["topics"]] == ids
 
 
-@pytest.mark.parametrize("version", range(rewriting.HIGHEST + 1))
+@pytest.mark.parametrize("version", range(response_rewrite.HIGHEST + 1))
 @pytest.mark.parametrize("name", ["__offsetmgr_offsets", "long-" * 20, "t", "absent-topic"])
 def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
     partition = {
@@ -206,9 +206,9 @@ def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
         "topics": topics,
     }
     body = encode_response(3, version, message)
-    head = struct.pack(">i", 77) + (b"\0" if version >= rewriting.FLEXIBLE else b"")
+    head = struct.pack(">i", 77) + (b"\0" if version >= response_rewrite.FLEXIBLE else b"")
     frame = struct.pack(">i", len(head) + len(body)) + head + body
-    cut = rewriting.without_topic(frame, version, name)
+    cut = response_rewrite.without_topic(frame, version, name)
     if name in ("t", "absent-topic"):
         assert cut is None
         return

@@ -14,18 +14,9 @@ from typing import Any
 import pytest
 from listening import USUAL, Listening, MemoryBackend, WireClient, read_response
 
-from offsetmgr.server.authorization import EverythingAllowed, Reserved, Rule, Rules
-from offsetmgr.server.dispatch import Frame, Request
-from offsetmgr.server.handlers.endpoint import Endpoint
-from offsetmgr.server.relay import naming, screening
-from offsetmgr.server.relay.forwarding import Forwarder
-from offsetmgr.server.relay.listing import GroupListing
-from offsetmgr.server.relay.naming import Naming
-from offsetmgr.server.relay.screening import Screen, framed
-from offsetmgr.server.relay.topicids import TopicIds
-from offsetmgr.wire import serverside
-from offsetmgr.wire.codecthread import LARGE_BYTES
-from offsetmgr.wire.serverside import (
+from offsetmgr.kafka.client.codec_thread import LARGE_BYTES
+from offsetmgr.kafka.protocol import schema_codec
+from offsetmgr.kafka.protocol.schema_codec import (
     EncodedItems,
     Message,
     decode_request,
@@ -33,6 +24,15 @@ from offsetmgr.wire.serverside import (
     encode_request,
     request_is_flexible,
 )
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.network.api import Frame, Request
+from offsetmgr.server.proxy import metadata_rewrite, request_screening
+from offsetmgr.server.proxy.forwarding import Forwarder
+from offsetmgr.server.proxy.listing import GroupListing
+from offsetmgr.server.proxy.metadata_rewrite import Naming
+from offsetmgr.server.proxy.request_screening import Screen, framed
+from offsetmgr.server.proxy.topic_ids import TopicIds
+from offsetmgr.server.security.authorization import EverythingAllowed, Reserved, Rule, Rules
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS = 0, 1, 3, 10, 15, 16, 20
 INVALID_REQUEST, TOPIC_FORBIDDEN, UNKNOWN_ID = 42, 29, 100
@@ -137,7 +137,7 @@ class Turns:
             run(handle)
 
         monkeypatch.setattr(asyncio.Handle, "_run", counted)
-        self.count(serverside._Schema, "encode", lambda _, message: sum(map(_length, message.values())))
+        self.count(schema_codec._Schema, "encode", lambda _, message: sum(map(_length, message.values())))
 
     def count(self, owner: Any, name: str, amount: Callable[..., int]) -> None:
         """Counts calls of a function, each by an amount that depends on its arguments."""
@@ -223,7 +223,7 @@ def test_groups_are_described_a_few_at_a_time(relayed: Relayed, monkeypatch: pyt
     """As many as the Java tools ask for; and so many that the request is just not a large one."""
     names = [f"{'mg'[n % 2]}{n}" for n in range(number)]
     turns = Turns(monkeypatch)
-    turns.count(serverside._Schema, "encode_items", lambda _schema, _field, items: len(items))
+    turns.count(schema_codec._Schema, "encode_items", lambda _schema, _field, items: len(items))
     turns.count(asyncio, "ensure_future", lambda *_: 1)
     turns.count(GroupListing, "_described", lambda *_: 1)
     tasks = []
@@ -249,7 +249,7 @@ def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest
     }
     relayed.backend.errors[theirs[1]] = 16
     turns = Turns(monkeypatch)
-    turns.count(serverside._Schema, "encode_items", lambda _schema, _field, items: len(items))
+    turns.count(schema_codec._Schema, "encode_items", lambda _schema, _field, items: len(items))
     with WireClient(relayed.port) as client:
         answer = client.ask(LIST_GROUPS, 4, {"states_filter": []})
         stable = client.ask(LIST_GROUPS, 4, {"states_filter": ["stable"]})
@@ -264,8 +264,8 @@ def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest
 
 def watched(turns: Turns) -> None:
     """Counts the bytes that are decoded and the items that are judged on the event loop."""
-    turns.count(screening, "decode_request", lambda _key, _version, frame, _at: len(frame))
-    turns.count(screening, "fetched_ids", lambda frame, *_: len(frame))
+    turns.count(request_screening, "decode_request", lambda _key, _version, frame, _at: len(frame))
+    turns.count(request_screening, "fetched_ids", lambda frame, *_: len(frame))
     turns.count(Screen, "_code", lambda *_: 1)
 
 
@@ -378,7 +378,7 @@ def test_the_coordinators_of_many_transactions_are_read_and_told_in_the_codec_th
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns(monkeypatch)
-    turns.count(naming, "answer_of", lambda _request, frame: len(frame))
+    turns.count(metadata_rewrite, "answer_of", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
         answer = client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(MANY)]})
         assert {(found["host"], found["port"]) for found in answer["coordinators"]} == {("127.0.0.1", 9201)}
@@ -396,7 +396,7 @@ def test_metadata_of_many_topics_is_encoded_anew_in_the_codec_thread(
 ) -> None:
     topics = [{"name": name, "topic_id": None} for name in (*(f"t{n}" for n in range(MANY)), TOPIC)]
     turns = Turns(monkeypatch)
-    turns.count(naming, "answer_of", lambda _request, frame: len(frame))
+    turns.count(metadata_rewrite, "answer_of", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
         answer = client.ask(METADATA, version, {**USUAL, "topics": topics, "allow_auto_topic_creation": False})
     assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [(TOPIC, TOPIC_FORBIDDEN)]

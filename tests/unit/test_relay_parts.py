@@ -14,13 +14,13 @@ from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.metadata.v0.response import MetadataResponse as OldestMetadata
 from kio.serial import entity_reader, entity_writer
 
-from offsetmgr.server.dispatch import Request
-from offsetmgr.server.relay import groupframes, rewriting
-from offsetmgr.server.relay.brokers import RelayPorts
-from offsetmgr.server.relay.forwarding import FORWARDED, common
-from offsetmgr.server.relay.membergate import EMPTY_SECONDS, FRESH_SECONDS, MemberGate
-from offsetmgr.server.relay.rewriting import NamedBroker
-from offsetmgr.wire.serverside import encode_request, encode_response, request_is_flexible
+from offsetmgr.kafka.protocol.schema_codec import encode_request, encode_response, request_is_flexible
+from offsetmgr.server.network.api import Request
+from offsetmgr.server.proxy import group_requests, response_rewrite
+from offsetmgr.server.proxy.brokers import RelayPorts
+from offsetmgr.server.proxy.forwarding import FORWARDED, common
+from offsetmgr.server.proxy.member_fencing import EMPTY_SECONDS, FRESH_SECONDS, MemberGate
+from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 TENURE = 1
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING = 22, 25, 27
@@ -180,19 +180,19 @@ def metadata_answer(version: int) -> bytes:
         ],
     }
     body = encode_response(3, version, message)
-    head = struct.pack(">i", 77) + (b"\0" if version >= rewriting.FLEXIBLE else b"")
+    head = struct.pack(">i", 77) + (b"\0" if version >= response_rewrite.FLEXIBLE else b"")
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-@pytest.mark.parametrize("version", range(rewriting.HIGHEST + 1))
+@pytest.mark.parametrize("version", range(response_rewrite.HIGHEST + 1))
 def test_only_the_brokers_of_a_metadata_answer_change(version: int) -> None:
     before = metadata_answer(version)
-    part = rewriting.find_brokers(before, version)
+    part = response_rewrite.find_brokers(before, version)
     assert [(b.node_id, b.host, b.port) for b in part.brokers] == [(1, "real-1", 9092), (2, "real-2", 9093)]
     ours = [NamedBroker(1, "relay", 1001, "r1"), NamedBroker(2, "relay", 1002), NamedBroker(10**9, "manager", 1000)]
-    after = rewriting.replace_brokers(before, version, part, ours)
+    after = response_rewrite.replace_brokers(before, version, part, ours)
     assert struct.unpack_from(">ii", after) == (len(after) - 4, 77)
-    at = 9 if version >= rewriting.FLEXIBLE else 8
+    at = 9 if version >= response_rewrite.FLEXIBLE else 8
     schema = load_response_schema(3, version)
     old, _ = entity_reader(schema)(before, at)
     new, end = entity_reader(schema)(after, at)
@@ -217,35 +217,35 @@ def request(api_key: int, version: int, message: dict[str, Any]) -> Request:
 
 WHO = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
 REST = {
-    groupframes.JOIN: {
+    group_requests.JOIN: {
         "session_timeout": 45_000, "rebalance_timeout": 1, "protocol_type": "consumer", "protocols": [], "reason": None
     },
-    groupframes.SYNC: {"assignments": [], "protocol_type": None, "protocol_name": None},
-    groupframes.HEARTBEAT: {},
-    groupframes.LEAVE: {"members": []},
+    group_requests.SYNC: {"assignments": [], "protocol_type": None, "protocol_name": None},
+    group_requests.HEARTBEAT: {},
+    group_requests.LEAVE: {"members": []},
 }  # fmt: skip
-EVERY = [(key, version) for key, highest in groupframes.HIGHEST.items() for version in range(highest + 1)]
+EVERY = [(key, version) for key, highest in group_requests.HIGHEST.items() for version in range(highest + 1)]
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
 def test_group_requests_are_read_in_every_version(key: int, version: int) -> None:
-    asked = groupframes.read_request(request(key, version, {**WHO, **REST[key]}))
+    asked = group_requests.read_request(request(key, version, {**WHO, **REST[key]}))
     assert asked.group == "g"
-    if key == groupframes.LEAVE:
+    if key == group_requests.LEAVE:
         return
     assert asked.member_id == "m" * 200
-    static = version >= (5 if key == groupframes.JOIN else 3)
+    static = version >= (5 if key == group_requests.JOIN else 3)
     assert asked.instance_id == ("i" if static else None)
-    assert (asked.generation, asked.session_seconds) == ((-1, 45.0) if key == groupframes.JOIN else (8, None))
+    assert (asked.generation, asked.session_seconds) == ((-1, 45.0) if key == group_requests.JOIN else (8, None))
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
 def test_refusals_are_what_clients_can_read_in_every_version(key: int, version: int) -> None:
     asked = request(key, version, {**WHO, **REST[key]})
-    body = groupframes.refusal(asked, 16, "m" * 200)
+    body = group_requests.refusal(asked, 16, "m" * 200)
     answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
     assert answer.error_code == 16
-    if key == groupframes.JOIN:
+    if key == group_requests.JOIN:
         assert (answer.member_id, answer.generation_id, answer.members) == ("m" * 200, -1, ())
 
 
@@ -261,9 +261,9 @@ def test_answers_are_read_in_every_version(key: int, version: int) -> None:
     entity_writer(schema)(buffer, decoded)
     head = struct.pack(">i", 5) + (b"\0" if request_is_flexible(key, version) else b"")
     frame = struct.pack(">i", len(head) + len(buffer.getvalue())) + head + buffer.getvalue()
-    assert groupframes.read_error(key, version, frame) == 27
-    if key == groupframes.JOIN:
-        assert groupframes.read_joined(version, frame) == (27, 31)
+    assert group_requests.read_error(key, version, frame) == 27
+    if key == group_requests.JOIN:
+        assert group_requests.read_joined(version, frame) == (27, 31)
 
 
 # --- what is forwarded ----------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.server.dispatch import Request
-from offsetmgr.server.relay.upstream import Forwarded, ReadBuffer, Upstream
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.security import Security
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.server.network.api import Request
+from offsetmgr.server.proxy.upstream import Forwarded, ReadBuffer, Upstream
 
 
 class Listener:

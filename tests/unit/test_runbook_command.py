@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.errors import JournalError, UnknownVersion, UsageError
-from offsetmgr.migration.bouncecommand import CommandResult, check_template, fill_template, run_in_shell
-from offsetmgr.migration.bouncestate import BounceState, Copy, Step, StepStatus, exclusive, load, save
-from offsetmgr.migration.observation import Observation
-from offsetmgr.migration.phases import Phase, PhaseChange
+from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
+from offsetmgr.migration.bounce_checkpoint import BounceState, Copy, Step, StepStatus, exclusive, load, save
+from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.restart_command import CommandResult, check_template, fill_template, run_in_shell
 
 
 def filled(template: str, *, member: str = "g_h1-1-ab", host: str | None = "h1") -> str:

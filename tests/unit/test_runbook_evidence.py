@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from offsetmgr.errors import CoordinatorNotAvailable, GateRefused
+from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.errors import CoordinatorNotAvailable, GateRefused
+from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Known, Rules
-from offsetmgr.migration.observation import Observation, Owned, Reading, Registered, from_json, to_json
-from offsetmgr.migration.phasecheck import PhaseReport, infer_phase, judge
-from offsetmgr.migration.phases import Phase, PhaseChange
-from offsetmgr.migration.startgate import refuse_jump
-from offsetmgr.migration.watch import Watch
-from offsetmgr.model import ABSENT, Committed, LogRange, TopicPartition
+from offsetmgr.migration.group_snapshot import Observation, Owned, Reading, Registered, from_json, to_json
+from offsetmgr.migration.ownership_history import Watch
+from offsetmgr.migration.phase_inference import PhaseReport, infer_phase, judge
+from offsetmgr.migration.precheck import refuse_jump
 
 ZOOKEEPER, DUAL, KAFKA = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA
 START_MS = 1_700_000_000_000

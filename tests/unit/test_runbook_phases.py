@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from offsetmgr.errors import GateRefused
-from offsetmgr.migration.phases import SETTINGS, Phase, PhaseChange, require_safe, route
-from offsetmgr.model import ABSENT, Committed, TopicPartition
+from offsetmgr.core.commit_mode import SETTINGS, Phase, PhaseChange, require_safe, route
+from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.model import ABSENT, Committed, TopicPartition
 
 ZOOKEEPER, DUAL, KAFKA = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,9 +7,9 @@ import asyncio
 from runtimes import PARTITIONS, UNAVAILABLE, Lease, commit, manager, offset, refusal, scenario, slot_of, until, written
 from stopwatch import Stopwatch
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.log.memory import Failure, MemoryLog
-from offsetmgr.manager.requests import (
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.manager.log.memory import Failure, MemoryLog
+from offsetmgr.manager.protocol_values import (
     GROUP_ID_NOT_FOUND,
     INVALID_COMMIT_OFFSET_SIZE,
     NONE,

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from runtimes import PARTITIONS, QUICK, commit, manager, offset, scenario, slot_of, until, written
 
-from offsetmgr.log.memory import Failure, MemoryLog
 from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig
-from offsetmgr.manager.runtime.bridge import Bridge
+from offsetmgr.manager.runtime.loop_proxy import Bridge
 from offsetmgr.manager.shard import ShardLimits
 
 

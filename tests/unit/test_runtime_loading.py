@@ -20,9 +20,9 @@ from runtimes import (
     written,
 )
 
-from offsetmgr.errors import CoordinatorLoadInProgress, Unreachable
-from offsetmgr.log.memory import Failure, MemoryLog
-from offsetmgr.manager.requests import (
+from offsetmgr.core.errors import CoordinatorLoadInProgress, Unreachable
+from offsetmgr.manager.log.memory import Failure, MemoryLog
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     NOT_COORDINATOR,
     CommitResponse,

@@ -18,9 +18,9 @@ from runtimes import (
     written,
 )
 
-from offsetmgr.log.base import partitions_of
-from offsetmgr.log.memory import Failure, MemoryLog
-from offsetmgr.manager.requests import (
+from offsetmgr.manager.log.base import partitions_of
+from offsetmgr.manager.log.memory import Failure, MemoryLog
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     NONE,
     NOT_COORDINATOR,

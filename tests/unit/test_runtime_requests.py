@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from runtimes import PARTITIONS, QUICK, UNAVAILABLE, Lease, commit, manager, offset, scenario, slot_of, until, written
 
-from offsetmgr.errors import TimedOut, Unreachable
-from offsetmgr.log.memory import Failure, MemoryLog
-from offsetmgr.manager.requests import (
+from offsetmgr.core.errors import TimedOut, Unreachable
+from offsetmgr.manager.log.memory import Failure, MemoryLog
+from offsetmgr.manager.protocol_values import (
     GROUP_ID_NOT_FOUND,
     NONE,
     CommitResponse,

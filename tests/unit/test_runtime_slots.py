@@ -24,9 +24,9 @@ from runtimes import (
 )
 from stopwatch import Stopwatch
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.log.memory import MemoryLog
-from offsetmgr.manager.requests import (
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.manager.log.memory import MemoryLog
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NONE,

@@ -14,16 +14,16 @@ from runtimes import PARTITIONS, QUICK, manager, scenario, slot_of, until, writt
 from runtimes import commit as committing
 from runtimes import offset as committed
 
-from offsetmgr.log.base import CorruptRecords, LogRecord
-from offsetmgr.log.memory import Failure, MemoryLog
+from offsetmgr.manager.log.base import CorruptRecords, LogRecord
+from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.requests import (
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
     FetchRequest,
 )
-from offsetmgr.manager.runtime.reporting import totals
+from offsetmgr.manager.runtime.status_report import totals
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import Record
 

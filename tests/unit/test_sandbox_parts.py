@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.errors import MalformedData, SandboxError, UnknownVersion, UsageError
+from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion, UsageError
 from offsetmgr.sandbox import Message, OldConsumer, Sandbox, jars, ports, state
-from offsetmgr.sandbox.folders import cache_folder, state_folder
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.java import java_program
+from offsetmgr.sandbox.paths import cache_folder, state_folder
 from offsetmgr.sandbox.process import ServerProcess, log_tail
 from offsetmgr.sandbox.state import Server, State
 

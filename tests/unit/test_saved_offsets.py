@@ -11,14 +11,14 @@ import pytest
 from crc32c import crc32c
 from savedlogs import ENDED, HOUR, NOON, ORDERS, Heard, entry, group_of, read, write
 
-from offsetmgr.errors import FileFailure
+from offsetmgr.core.errors import FileFailure
+from offsetmgr.groups.disk_layout import find
+from offsetmgr.groups.disk_recovery import Expiry, saved_groups
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.operations.saved import Expiry, saved_groups
-from offsetmgr.operations.savedfolders import find
-from offsetmgr.segments.batches import Record
+from offsetmgr.segments.batch_builder import batch, end_of_transaction
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.committed import Activity, SavedOffset
 from offsetmgr.segments.parallel import each
-from offsetmgr.segments.writing import batch, end_of_transaction
 
 
 def test_all_partitions_of_a_log_dir_are_read_over_all_their_segments(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import OverLimit, UnknownVersion, Unreadable
+from offsetmgr.core.errors import OverLimit, UnknownVersion, Unreadable
 from offsetmgr.segments.entries import Entry, Walk, split
 
 TIME = 1_700_000_000_000

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import FileFailure, OffsetOutOfRange, OverLimit, Unreadable, UnsupportedOperation
-from offsetmgr.model import LogRange, TopicPartition
-from offsetmgr.segments.appending import Appended, Appender, Rolling
-from offsetmgr.segments.batches import Record, batches
+from offsetmgr.core.errors import FileFailure, OffsetOutOfRange, OverLimit, Unreadable, UnsupportedOperation
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.segments.batch_builder import batch
+from offsetmgr.segments.batch_reader import Record, batches
 from offsetmgr.segments.compression import GZIP
 from offsetmgr.segments.entries import split
 from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, TimeEntry, aborted_index_bytes
+from offsetmgr.segments.log_appender import Appended, Appender, Rolling
 from offsetmgr.segments.messages import Wanted, messages
 from offsetmgr.segments.partition import Partition, next_offset, partition_of, partitions_in, segments_in
 from offsetmgr.segments.retention import EitherOf, MoreThan, OlderThan, report
 from offsetmgr.segments.segment import Segment
-from offsetmgr.segments.times import TimedOffset, at_or_after, at_or_before, segments_before
-from offsetmgr.segments.writing import batch
+from offsetmgr.segments.time_lookup import TimedOffset, at_or_after, at_or_before, segments_before
 
 T = 1_700_000_000_000
 SMALL = Rolling(segment_bytes=1000, index_interval_bytes=100)

@@ -10,17 +10,17 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import GroupValue
 from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.segments.batches import Record
+from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.committed import SavedOffset, decode
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from offsetmgr.segments.offsets import Newest, OffsetsFold
-from offsetmgr.segments.transactionstate import Decision, decisions
-from offsetmgr.segments.writing import Producer, batch, end_of_transaction, message_set
+from offsetmgr.segments.transaction_state import Decision, decisions
 
 KAFKA = KafkaFormat()
 NOON = 1_700_000_000_000

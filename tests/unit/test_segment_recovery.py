@@ -8,11 +8,11 @@ import tracemalloc
 
 import pytest
 
-from offsetmgr.errors import FileFailure
-from offsetmgr.segments.batches import Record
+from offsetmgr.core.errors import FileFailure
+from offsetmgr.segments.batch_builder import batch, message_set
+from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, ZSTD
 from offsetmgr.segments.recovery import CHUNK, Damage, Doubt, Examined, Outcome, examine
-from offsetmgr.segments.writing import batch, message_set
 
 TIME = 1_700_000_000_000
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import UnknownVersion, UnsupportedOperation
-from offsetmgr.segments.batches import Record, batches
+from offsetmgr.core.errors import UnknownVersion, UnsupportedOperation
+from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message, message_set
+from offsetmgr.segments.batch_reader import Record, batches
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from offsetmgr.segments.entries import split
-from offsetmgr.segments.writing import Producer, batch, end_of_transaction, message, message_set
 
 TIMES = st.integers(0, 2**62)
 LARGE = st.integers(1000, 200_000).map(lambda size: bytes((size % 251,)) * size)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from savedlogs import ENDED, NOON, entry, write
 
-from offsetmgr.errors import UsageError
-from offsetmgr.segments.writing import Producer, end_of_transaction
+from offsetmgr.core.errors import UsageError
+from offsetmgr.segments.batch_builder import Producer, end_of_transaction
 
 
 def rows(*dirs: Path, **options: str) -> list[dict[str, object]]:
     """What the table of segments has, by a reader that plans and reads in this process."""
-    from offsetmgr.spark.segmentsource import SegmentSourceReader
+    from offsetmgr.spark.segment_source import SegmentSourceReader
 
     reader = SegmentSourceReader({"path": ",".join(map(str, dirs)), **options})
     found = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]

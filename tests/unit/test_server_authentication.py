@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from listening import Listening, MemoryBackend, WireClient, commit_errors
 
-from offsetmgr.errors import AuthenticationFailed, ConfigError, UsageError
-from offsetmgr.server import credentials as credentials_module
-from offsetmgr.server import service
-from offsetmgr.server.authentication import MECHANISMS, Authentication, Exchange, ScramExchange
-from offsetmgr.server.authorization import (
+from offsetmgr.core.errors import AuthenticationFailed, ConfigError, UsageError
+from offsetmgr.kafka.client.sasl import mechanism
+from offsetmgr.server.network import socket_server
+from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.security import credentials as credentials_module
+from offsetmgr.server.security.authentication import MECHANISMS, Authentication, Exchange, ScramExchange
+from offsetmgr.server.security.authorization import (
     ADMIN_APIS,
     EverythingAllowed,
     Operation,
@@ -23,9 +25,7 @@ from offsetmgr.server.authorization import (
     WithoutReserved,
     load_rules,
 )
-from offsetmgr.server.credentials import DIGESTS, Credentials, Verifier, load_credentials, scram_verifier
-from offsetmgr.server.limits import Limits
-from offsetmgr.wire.sasl import mechanism
+from offsetmgr.server.security.credentials import DIGESTS, Credentials, Verifier, load_credentials, scram_verifier
 
 HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
 EMPTY = {"topics": []}
@@ -213,7 +213,7 @@ def test_one_who_asks_for_channel_binding_or_for_another_identity_is_refused(cre
 
 @pytest.fixture
 def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
-    monkeypatch.setattr(service, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(socket_server, "_SWEEP_SECONDS", 0.05)
     with Listening(MemoryBackend(), authentication=authentication) as listening:
         yield listening
 

@@ -19,11 +19,11 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 
-from offsetmgr.errors import InvalidRequest
-from offsetmgr.manager.requests import CommitRequest, CommitResponse, FetchRequest, FetchResponse
-from offsetmgr.server import commit_codec, fetch_codec
-from offsetmgr.wire import serverside
-from offsetmgr.wire.conditional import EXPECTED, EXPECTED_TAG
+from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol import schema_codec
+from offsetmgr.kafka.protocol.conditional_commit import EXPECTED, EXPECTED_TAG
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
+from offsetmgr.server.apis import commit_codec, fetch_codec
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 MANY, FEW = (300, 40) if SOAK else (15, 2)
@@ -312,12 +312,12 @@ def test_an_array_of_two_thousand_million_items_is_refused_before_anything_is_al
     with pytest.raises(InvalidRequest):
         commit_codec.decode(2, huge, 0)
     with pytest.raises(InvalidRequest):
-        serverside.decode_request(47, 0, b"\0\1g" + struct.pack(">i", 2**31 - 1), 0)
+        schema_codec.decode_request(47, 0, b"\0\1g" + struct.pack(">i", 2**31 - 1), 0)
 
 
 def test_many_tiny_items_are_refused_since_they_would_become_many_objects() -> None:
     with pytest.raises(InvalidRequest):
-        serverside.decode_request(42, 1, struct.pack(">i", 300_000) + b"\0\0" * 300_000, 0)
+        schema_codec.decode_request(42, 1, struct.pack(">i", 300_000) + b"\0\0" * 300_000, 0)
 
 
 # --- the rest of the protocol, by kio's schemas ------------------------------------------------------
@@ -360,8 +360,8 @@ def plain(value: Any) -> Any:
 def test_everything_else_is_read_and_written_as_kio_does(name: str, version: int, load: Any) -> None:
     kind = load(SPOKEN[name], version)
     request = load is load_request_schema
-    decode = serverside.decode_request if request else serverside.decode_response
-    encode = serverside.encode_request if request else serverside.encode_response
+    decode = schema_codec.decode_request if request else schema_codec.decode_response
+    encode = schema_codec.encode_request if request else schema_codec.encode_response
 
     @given(entity=st.from_type(kind))
     @settings(max_examples=FEW, deadline=None, suppress_health_check=list(HealthCheck), database=None)
@@ -377,8 +377,8 @@ def test_everything_else_is_read_and_written_as_kio_does(name: str, version: int
 def test_fields_that_a_version_does_not_have_are_left_out_and_missing_ones_have_their_default() -> None:
     message = {"brokers": [{"node_id": 1, "host": "h", "port": 2}], "topics": [], "cluster_id": "c"}
 
-    oldest = serverside.decode_response(3, 0, serverside.encode_response(3, 0, message), 0)
-    newest = serverside.decode_response(3, 12, serverside.encode_response(3, 12, message), 0)
+    oldest = schema_codec.decode_response(3, 0, schema_codec.encode_response(3, 0, message), 0)
+    newest = schema_codec.decode_response(3, 12, schema_codec.encode_response(3, 12, message), 0)
 
     assert oldest == {"brokers": [{"node_id": 1, "host": "h", "port": 2}], "topics": []}
     assert newest == {

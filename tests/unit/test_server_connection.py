@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message, read_response
 
-from offsetmgr.errors import InvalidRequest, Unreachable
-from offsetmgr.server import service
-from offsetmgr.server.dispatch import HANG_UP, Api, Frame, Lane, Last, Outcome, Request, Sink
-from offsetmgr.server.frames import FrameSplitter
-from offsetmgr.server.limits import Limits
-from offsetmgr.server.service import Listener, Service
+from offsetmgr.core.errors import InvalidRequest, Unreachable
+from offsetmgr.server.network import socket_server
+from offsetmgr.server.network.api import HANG_UP, Api, Frame, Lane, Last, Outcome, Request, Sink
+from offsetmgr.server.network.frames import FrameSplitter
+from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.socket_server import Listener, Service
 
 COMMIT, FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
 FORWARDED = 1
@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 @pytest.fixture(autouse=True)
 def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(socket_server, "_SWEEP_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import pytest
 from kio.index import load_request_schema
 from listening import NODE_ID, HungUp, Listening, MemoryBackend, WireClient, commit_errors, commit_message
 
-from offsetmgr.errors import Unreachable
-from offsetmgr.manager.requests import CommitRequest, CommitResponse
-from offsetmgr.server.authorization import Operation, Rule, Rules
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, PartitionLayout, TopicLayout
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.handlers.endpoint import Endpoint
-from offsetmgr.server.handlers.table import endpoint_apis
-from offsetmgr.wire.conditional import CONDITIONAL_FEATURE
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.upstream import AskedOffset, FoundOffset, PartitionLayout, TopicLayout
+from offsetmgr.server.security.authorization import Operation, Rule, Rules
 
 LIST_OFFSETS, METADATA, COMMIT, FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 15, 16, 18, 42, 47, 60

@@ -9,7 +9,7 @@ import pytest
 from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
-from offsetmgr.manager.requests import CommitRequest, CommitResponse
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.manager.shard import Prepared, Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey, OffsetValue
 from offsetmgr.records.kafka import KafkaFormat

@@ -9,7 +9,7 @@ import pytest
 from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
-from offsetmgr.manager.requests import FetchRequest
+from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.manager.shard import Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey
 

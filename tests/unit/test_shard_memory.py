@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from offsetmgr.manager.requests import CommitRequest
+from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.shard import Shard, ShardLimits
 from offsetmgr.records.avro import AvroFormat
 from offsetmgr.records.base import RecordFormat

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scenarios.plain_format import PlainFormat
 from shards import NOW, acknowledge, committed, committing, fetched, offsets
 
-from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import Shard, ShardLimits
 from offsetmgr.records.base import OtherFormat
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.cli.manager import serve
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.embedded import OffsetManager
-from offsetmgr.errors import MalformedData, OffsetMgrError, UnknownVersion
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.manager.assignment import (
     FIRST_NODE_ID,
     Assignment,
@@ -27,8 +26,9 @@ from offsetmgr.manager.assignment import (
     node_ids,
 )
 from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
+from offsetmgr.manager.embedded import OffsetManager
 from offsetmgr.manager.runtime import ManagerConfig
-from offsetmgr.server.options import ServeOptions
+from offsetmgr.server.config import ServeOptions
 
 SLOTS = 8
 AGREED = Parameters("offsets", 50, SLOTS, "avro", 1, 7 * 24 * 3_600_000, False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import run
-from offsetmgr.errors import (
+from offsetmgr.core.errors import (
     FileFailure,
     MalformedData,
     PartialFailure,
@@ -23,10 +23,10 @@ from offsetmgr.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.formats.base import GroupEntry, SnapshotHeader
-from offsetmgr.formats.spark import SymbolicOffset
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change, GroupEdit, GroupOffsets, Verdict
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupOffsets, Verdict
+from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader
+from offsetmgr.snapshots.spark import SymbolicOffset
 from offsetmgr.stores.crossing import Crossing, with_origin
 from offsetmgr.stores.origin import LogOrigin, Relation
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
@@ -149,8 +149,8 @@ def test_a_full_disk_is_one_clear_error_and_the_old_file_is_as_it_was(tmp_path: 
     path.write_bytes(b"g,t,0,5\n\n")
     program = """
 import resource, sys
-from offsetmgr.errors import FileFailure
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import FileFailure
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
@@ -312,7 +312,7 @@ def test_two_processes_that_edit_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     program = """
 import sys
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 for n in range(20):
     SnapshotStore(sys.argv[1]).commit(f"{sys.argv[2]}-{n}", {TopicPartition("t", 0): OffsetAndMetadata(n)})

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import OffsetMgrError, Unreadable
-from offsetmgr.formats.avro import SCHEMA
-from offsetmgr.formats.avrorecords import NO_END, RecordEncoder, end, errors_field, long
-from offsetmgr.formats.images import IMAGES_SCHEMA
-from offsetmgr.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.snapshots.avro import SCHEMA
+from offsetmgr.snapshots.avro_encoder import NO_END, RecordEncoder, end, errors_field, long
+from offsetmgr.snapshots.group_images import IMAGES_SCHEMA
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)

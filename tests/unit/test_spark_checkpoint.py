@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.errors import UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark.checkpoint import kafka_offsets, newest, parse_offsets
-from offsetmgr.spark.checkpointfiles import LocalFiles, batch, folder_of, newest_finished
+from offsetmgr.spark.checkpoint_files import LocalFiles, batch, folder_of, newest_finished
 
 GOLDEN = Path(__file__).parent / "data" / "spark-4.0-checkpoint"
 A = {TopicPartition("ex.a", 0): 20, TopicPartition("ex.a", 1): 20}

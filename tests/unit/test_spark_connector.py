@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.errors import SparkError
+from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.connector import candidates, connector_jars
 
 JAVA = """#!/bin/sh

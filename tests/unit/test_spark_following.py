@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.errors import GroupActive, OffsetMgrError, Unreachable, UsageError
-from offsetmgr.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.spark.checkpointfiles import LocalFiles
-from offsetmgr.spark.following import Follower, Patience
-from offsetmgr.spark.running import Source
-from offsetmgr.spark.writing import GroupWriter
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, Unreachable, UsageError
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.spark.checkpoint_files import LocalFiles
+from offsetmgr.spark.commit_loop import Follower, Patience
+from offsetmgr.spark.group_committer import GroupWriter
+from offsetmgr.spark.query_plan import Source
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)

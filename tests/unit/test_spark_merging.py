@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.errors import SparkError
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import SparkError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark.checkpoint import Batch
-from offsetmgr.spark.merging import Hold, Reading, normalised, smallest
-from offsetmgr.spark.running import Source, holds, readings
+from offsetmgr.spark.offset_merge import Hold, Reading, normalised, smallest
+from offsetmgr.spark.query_plan import Source, holds, readings
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

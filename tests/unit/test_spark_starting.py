@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from offsetmgr.model import LogRange, TopicPartition
-from offsetmgr.spark.starting import StartingOffsets
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.spark.start_offsets import StartingOffsets
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from storefronts import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
 
-from offsetmgr.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
-from offsetmgr.manager.requests import CommitResponse, FetchResponse
-from offsetmgr.model import Committed, OffsetAndMetadata
+from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
+from offsetmgr.core.model import Committed, OffsetAndMetadata
+from offsetmgr.core.offset_store import ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Verdict
+from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.storebackend import StoreBackend
-from offsetmgr.stores.base import ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Verdict
+from offsetmgr.server.storefront.store_backend import StoreBackend
 from offsetmgr.stores.snapshot import SnapshotStore
-from offsetmgr.testing.faulty import FaultyStore
+from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 
@@ -341,7 +341,7 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
 
 
 def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.storebackend._FULL", 10)
+    monkeypatch.setattr("offsetmgr.server.storefront.store_backend._FULL", 10)
 
     async def scenario() -> None:
         store = SlowStore()

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
-from offsetmgr import errors
-from offsetmgr.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
-from offsetmgr.server.storecodes import commit_code, delete_code, may_have_happened
-from offsetmgr.wire.errors import UnstableOffset, kafka_error
+from offsetmgr.core import errors
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
+from offsetmgr.kafka.client.errors import UnstableOffset, kafka_error
+from offsetmgr.server.storefront.store_errors import commit_code, delete_code, may_have_happened
 
 EXPECTED = {
     "OffsetMgrError": -1,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import GroupNotFound
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.spark import storerows
-from offsetmgr.spark.storerows import groups_of, groups_of_both, write_rows
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import GroupNotFound
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.spark import store_rows
+from offsetmgr.spark.store_rows import groups_of, groups_of_both, write_rows
 from offsetmgr.testing.memory import MemoryStore
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -33,7 +33,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
         store.capabilities = found[uri].capabilities  # type: ignore[attr-defined]
         return store
 
-    monkeypatch.setattr(storerows, "open_store", opened)
+    monkeypatch.setattr(store_rows, "open_store", opened)
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import offsetmgr
 from offsetmgr import ConnectionConfig, open_store
-from offsetmgr.errors import InvalidUri
+from offsetmgr.core.errors import InvalidUri
 from offsetmgr.stores.uri import StoreUri, bootstrap_of, inner_uris, parse_uri, zookeeper_of
 
 DUAL = "dual:?primary=kafka%3A%2F%2Fh%3A9092&secondary=zookeeper%3A%2F%2Fz%3A2181%2Fc"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.errors import UsageError
-from offsetmgr.server.process import check_servable
+from offsetmgr.core.errors import UsageError
+from offsetmgr.server.manager_process import check_servable
 from offsetmgr.stores.uri import open_store
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.config import ConnectionConfig
-from offsetmgr.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable
-from offsetmgr.migration.phases import Phase
-from offsetmgr.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.stores.base import Change
-from offsetmgr.stores.uri import bootstrap_of, inner_uris, open_store, parse_uri, zookeeper_of
-from offsetmgr.switching.balance import ahead, behind
-from offsetmgr.switching.follower import back
-from offsetmgr.switching.records import (
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change
+from offsetmgr.migration.live.copy_plan import ahead, behind
+from offsetmgr.stores.switched.mode_listener import back
+from offsetmgr.stores.switched.records import (
     FollowerNode,
     Storage,
     SwitcherNode,
@@ -23,6 +22,7 @@ from offsetmgr.switching.records import (
     encode_storage,
     encode_switcher,
 )
+from offsetmgr.stores.uri import bootstrap_of, inner_uris, open_store, parse_uri, zookeeper_of
 
 URI = "switched:?zookeeper=zookeeper%3A%2F%2Fz%3A2181%2Fk&kafka=kafka%3A%2F%2Fb%3A9092"
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from offsetmgr.errors import OffsetMgrError, ServerError, TimedOut
-from offsetmgr.log.memory import MemoryLog
-from offsetmgr.log.probe import check_format
-from offsetmgr.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
-from offsetmgr.managing.topicwatch import FAILED_LOOKS, TopicWatch
+from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
+from offsetmgr.manager.log.format_check import check_format
+from offsetmgr.manager.log.memory import MemoryLog
+from offsetmgr.manager.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
+from offsetmgr.manager.topic_monitor import FAILED_LOOKS, TopicWatch
 from offsetmgr.records.base import OtherFormat, RecordFormat
-from offsetmgr.records.choose import record_format
+from offsetmgr.records.registry import record_format
 
 
 def log_with(form: RecordFormat) -> MemoryLog:

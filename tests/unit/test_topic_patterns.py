@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.errors import InvalidPattern, UnsupportedOperation
-from offsetmgr.zookeeper.topicfilter import INTERNAL_TOPICS, TopicFilter, normalized, topics_of
+from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
+from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter, normalized, topics_of
 
 CORPUS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "topic_patterns.json").read_text())
 TOPICS: list[str] = CORPUS["topics"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import run
-from offsetmgr.formats.base import SnapshotHeader
+from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.model import BrokerPartition, OffsetAndMetadata, TopicPartition
+from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 
 ORDERS = TopicPartition("orders", 0)

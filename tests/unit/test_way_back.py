@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from one_migration import ORDERS, Migration, commit
 
-from offsetmgr.clock import SystemClock
-from offsetmgr.errors import Unreadable
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions
-from offsetmgr.migration.planfile import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.wayback import WayBack, reverse_options
-from offsetmgr.model import Committed, OffsetAndMetadata
+from offsetmgr.migration.reverse_plan import WayBack, reverse_options
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSu
 from kio.schema.offset_commit.v7.request import OffsetCommitRequest
 from kio.serial import entity_reader
 
-from offsetmgr.errors import (
+from offsetmgr.core.errors import (
     AuthenticationFailed,
     ConfigError,
     GroupActive,
@@ -23,12 +23,12 @@ from offsetmgr.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from offsetmgr.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.wire import consumer_protocol, requests
-from offsetmgr.wire.connection import Address
-from offsetmgr.wire.errors import kafka_error
-from offsetmgr.wire.sasl import Plain, Scram, mechanism
-from offsetmgr.wire.security import Security
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.client.sasl import Plain, Scram, mechanism
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol import consumer_protocol, requests
 
 topics = st.text("abcXYZ.-_0", min_size=1, max_size=12)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))

@@ -9,11 +9,11 @@ import pytest
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import ACL, Id
 
-from offsetmgr.config import ConnectionConfig, Settings, resolve, with_properties
-from offsetmgr.errors import ConfigError, NotAuthorized, OffsetMgrError
-from offsetmgr.zookeeper.acl import OPEN, Acl, AclEntry, AclPolicy, encode, is_masked, lists_for, parse_acl
-from offsetmgr.zookeeper.connection import Connection
-from offsetmgr.zookeeper.transactions import Create, encoded
+from offsetmgr.config.connection import ConnectionConfig, Settings, resolve, with_properties
+from offsetmgr.core.errors import ConfigError, NotAuthorized, OffsetMgrError
+from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, encode, is_masked, lists_for, parse_acl
+from offsetmgr.zookeeper.client.connection import Connection
+from offsetmgr.zookeeper.client.transactions import Create, encoded
 
 HASH = "app:kHP2v+6mzQJBv8Iqz0y6GFn2XEs="
 EVERYBODY_BUT_ADMIN = AclEntry(15, "world", "anyone")

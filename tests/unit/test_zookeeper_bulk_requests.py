@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from offsetmgr.zookeeper import jute
-from offsetmgr.zookeeper.jute import Op
-from offsetmgr.zookeeper.multiread import BulkGet, MultiRead
-from offsetmgr.zookeeper.transactions import BulkWrite, SetData, TransactionRequest, encoded
+from offsetmgr.zookeeper.client import jute
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, MultiRead
+from offsetmgr.zookeeper.client.jute import Op
+from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encoded
 
 PATHS = ["/consumers/g/offsets/orders/0", "/consumers/größe/offsets/orders/11", "/c"]
 RAW = [path.encode() for path in PATHS]

@@ -8,11 +8,11 @@ import pytest
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from offsetmgr.zookeeper import jute
-from offsetmgr.zookeeper.acl import OPEN, encode
-from offsetmgr.zookeeper.jute import BrokenAnswer, Code, NodeData, Op
-from offsetmgr.zookeeper.multiread import BYTES_A_REQUEST, in_requests
-from offsetmgr.zookeeper.transactions import Create, Delete, SetData, TransactionRequest, culprit, encoded
+from offsetmgr.zookeeper.client import jute
+from offsetmgr.zookeeper.client.acl import OPEN, encode
+from offsetmgr.zookeeper.client.bulk_requests import BYTES_A_REQUEST, in_requests
+from offsetmgr.zookeeper.client.jute import BrokenAnswer, Code, NodeData, Op
+from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionRequest, culprit, encoded
 
 OPEN_ACL = encode(OPEN)
 STAT = struct.pack("!qqqqiiiqiiq", 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)

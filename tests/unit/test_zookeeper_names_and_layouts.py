@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable, UsageError
-from offsetmgr.model import BrokerPartition, TopicPartition
+from offsetmgr.core.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable, UsageError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.connection import parse_connect
-from offsetmgr.zookeeper.layouts import ConsumersLayout, layout_named
+from offsetmgr.zookeeper.client.connection import parse_connect
+from offsetmgr.zookeeper.groups.registry import parse_member_id
+from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
-from offsetmgr.zookeeper.registry import parse_member_id
-from offsetmgr.zookeeper.stormlayout import StormLayout
+from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
+from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
 
 LAYOUT = ConsumersLayout()
 T0 = TopicPartition("t", 0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.errors import OffsetMgrError, UnknownVersion, Unreadable
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes.admin import (
     PartitionList,
     Reassignments,

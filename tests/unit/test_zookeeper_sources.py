@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from zookeeper_examples import EXAMPLES, Example
 
-from offsetmgr.errors import Unreadable
+from offsetmgr.core.errors import Unreadable
 
 
 def name(example: Example) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes.admin import (
     PartitionList,
     Reassignments,
@@ -31,7 +31,7 @@ from offsetmgr.zookeeper.nodes.topics import (
     parse_partition_state,
     parse_topic,
 )
-from offsetmgr.zookeeper.offsetdata import parse_decimal
+from offsetmgr.zookeeper.offsets.offset_data import parse_decimal
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from offsetmgr.clock import Clock, SystemClock
-from offsetmgr.errors import CoordinatorLoadInProgress
-from offsetmgr.log.base import PartitionLog, partitions_of, slot_count, slot_of
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lifecycle import State
-from offsetmgr.manager.ownership_base import Ownership
+from offsetmgr.manager.log.base import PartitionLog, partitions_of, slot_count, slot_of
+from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.prepared import Prepared
-from offsetmgr.manager.requests import (
+from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NONE,
@@ -28,15 +27,16 @@ from offsetmgr.manager.requests import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.manager.runtime.bridge import Bridge
+from offsetmgr.manager.results import Prepared
+from offsetmgr.manager.runtime.backpressure import Pressure
 from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.following import Standby
-from offsetmgr.manager.runtime.passes import ExpiryPasses
-from offsetmgr.manager.runtime.pressure import Pressure
-from offsetmgr.manager.runtime.reporting import shard_status, totals
-from offsetmgr.manager.runtime.slot import Slot
+from offsetmgr.manager.runtime.expiration_task import ExpiryPasses
+from offsetmgr.manager.runtime.loop_proxy import Bridge
+from offsetmgr.manager.runtime.process_tuning import tune_process
+from offsetmgr.manager.runtime.shard_group import Slot
+from offsetmgr.manager.runtime.standby import Standby
 from offsetmgr.manager.runtime.status import Counters, ShardStatus
-from offsetmgr.manager.runtime.tuning import tune_process
+from offsetmgr.manager.runtime.status_report import shard_status, totals
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 

@@ -1,4 +1,4 @@
-"""From the raw log (`offsetmgr.spark.logrows.SCHEMA`): the newest offset of each key, and how groups have committed.
+"""From the raw log (`offsetmgr.spark.log_rows.SCHEMA`): the newest offset of each key, and how groups have committed.
 
 The log holds what compaction has left of it: of the past of a partition only its newest record is sure to be there.
 A group's records lie in one partition of the log, so within it ``log_offset`` is the order of commits.
@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from offsetmgr.spark.logrows import GROUP, OFFSET, STATE
+from offsetmgr.spark.log_rows import GROUP, OFFSET, STATE
 
 KEY: Final = ("group", "topic", "partition")
 DAY_MS: Final = 86_400_000

@@ -1,4 +1,4 @@
-"""Two stores' tables (`offsetmgr.spark.storerows.SCHEMA`) set against each other, as in `offsetmgr.operations.diff`."""
+"""Two stores' tables (`offsetmgr.spark.store_rows.SCHEMA`) set against each other, as in `offsetmgr.groups.diff`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from offsetmgr.spark.storerows import COLUMNS
-from offsetmgr.stores.base import Capabilities
+from offsetmgr.core.offset_store import Capabilities
+from offsetmgr.spark.store_rows import COLUMNS
 
 LOG: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="none")
 """What the records of an offsets topic carry."""

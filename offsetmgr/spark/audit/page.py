@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.spark.audit.pagestyle import STYLE
+from offsetmgr.spark.audit.page_style import STYLE
 from offsetmgr.spark.audit.plots import Point, bars, lines, moment
 
 PAGE: Final = "index.html"

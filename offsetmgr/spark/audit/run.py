@@ -10,14 +10,14 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from offsetmgr.cluster.base import Cluster
-from offsetmgr.errors import UsageError
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.offset_store import Capabilities
+from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import LOG, differences, log_side
 from offsetmgr.spark.audit.expiry import expiry
-from offsetmgr.spark.audit.lags import lag, log_ends
+from offsetmgr.spark.audit.lag import lag, log_ends
 from offsetmgr.spark.versions import require_supported
-from offsetmgr.stores.base import Capabilities
 
 RECORDS: Final = "records"
 LATEST: Final = "latest"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import AdminRefused, OffsetMgrError
-from offsetmgr.zookeeper import paths
+from offsetmgr.core.errors import AdminRefused, OffsetMgrError
 from offsetmgr.zookeeper.admin.state import AdminState, Progress, TopicState, numbers
+from offsetmgr.zookeeper.nodes import paths
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics without which brokers do not work (org.apache.kafka.common.internals.Topic)."""

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from offsetmgr.errors import AdminRefused, OffsetMgrError
-from offsetmgr.model import TopicPartition
-from offsetmgr.zookeeper import paths
+from offsetmgr.core.errors import AdminRefused, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
+from offsetmgr.zookeeper.nodes import paths
 
 
 class ElectionStep(NamedTuple):

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from offsetmgr.errors import AdminRefused, MalformedData, OffsetMgrError, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.words import count_of
-from offsetmgr.zookeeper import paths
+from offsetmgr.core.errors import AdminRefused, MalformedData, OffsetMgrError, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
+from offsetmgr.zookeeper.nodes import paths
 
 Assignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""

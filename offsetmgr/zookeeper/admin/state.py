@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offsetmgr.errors import AdminRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
-from offsetmgr.model import TopicPartition
-from offsetmgr.zookeeper import paths
+from offsetmgr.core.errors import AdminRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.nodes import paths
 
 MOST_BYTES: Final = 900 * 1024
 """Of one request's node: the server's default ``jute.maxbuffer`` is 1 MiB."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import LogRange, TopicPartition
-from offsetmgr.zookeeper import paths
-from offsetmgr.zookeeper.ownership import Owner
-from offsetmgr.zookeeper.registry import RegistryMember
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.zookeeper.groups.ownership import Owner
+from offsetmgr.zookeeper.groups.registry import RegistryMember
+from offsetmgr.zookeeper.nodes import paths
 
 
 class StoredOffset(NamedTuple):

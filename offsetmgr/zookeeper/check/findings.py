@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from offsetmgr.model import BrokerPartition
+from offsetmgr.core.model import BrokerPartition
 
 
 class Code(StrEnum):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from offsetmgr.errors import OffsetMgrError
-from offsetmgr.model import LogRange, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
-from offsetmgr.zookeeper.check.offsetrules import existing
+from offsetmgr.zookeeper.check.offset_rules import existing
 
 AskRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
-"""As `offsetmgr.cluster.base.Cluster.log_ranges`."""
+"""As `offsetmgr.kafka.cluster.base.Cluster.log_ranges`."""
 
 
 class LogRanges:

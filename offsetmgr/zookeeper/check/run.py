@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from offsetmgr.clock import Clock
-from offsetmgr.zookeeper import paths
+from offsetmgr.core.clock import Clock
 from offsetmgr.zookeeper.check.findings import PASSING, Finding, confirmed
-from offsetmgr.zookeeper.check.grouprules import check_cluster, check_group
+from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
+from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
 from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
-from offsetmgr.zookeeper.check.reading import GroupReader, read_cluster
-from offsetmgr.zookeeper.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes import paths
 
 GROUPS_AT_ONCE: Final = 250
 MOST_HELD: Final = 10_000

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from offsetmgr.errors import Unreadable
+from offsetmgr.core.errors import Unreadable
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, decoded, unreadable
 
 VERSIONS: Final = (1, 2, 3, 4, 5)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.errors import Unreadable
+from offsetmgr.core.errors import Unreadable
 from offsetmgr.zookeeper.nodes.fields import MAX_INT, Fields, Notes, decoded, listing, unreadable
 
 STATIC: Final = "static"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from offsetmgr.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import UnknownVersion, Unreadable
 
 Notes: TypeAlias = list[str]
 """Where a tolerant parser says what it met and does not know."""

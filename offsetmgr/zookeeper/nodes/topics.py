@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from offsetmgr.model import TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes.admin import PartitionList
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, small_number, unreadable
 

@@ -1,0 +1,204 @@
+"""What every request to the controller goes through: show, ask, write, and wait until it has been carried out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError
+
+if TYPE_CHECKING:
+    from offsetmgr.zookeeper.admin.state import Progress
+
+WAIT: Final = 300.0
+_LOG_EVERY: Final = 10.0
+
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        help="How long to watch the controller; what is open then is listed, and goes on.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the plan: ``key`` is the name under which `Progress.open` tells of it, ``cells`` all columns but
+    outcome and note. ``wanted`` is False where nothing has to be done."""
+
+    key: str
+    cells: tuple[Any, ...]
+    wanted: bool
+    refused: OffsetMgrError | None = None
+    note: str = ""
+
+
+class Request:
+    """One request: its rows, and how it is made and watched."""
+
+    def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, whole: bool) -> None:
+        self.name = name
+        self.columns = columns
+        self.rows = list(rows)
+        self.whole = whole
+        """Whether one refusal refuses everything."""
+
+    @property
+    def refused(self) -> list[Row]:
+        return [row for row in self.rows if row.refused is not None]
+
+    @property
+    def todo(self) -> list[Row]:
+        """Rows that are to be carried out; none where all are refused because one is."""
+        if self.whole and self.refused:
+            return []
+        return [row for row in self.rows if row.wanted and row.refused is None]
+
+    def show(self, output: OutputFormat, outcomes: Callable[[Row], tuple[str, str]] | None = None) -> None:
+        """The rows, on stdout."""
+        if outcomes is None:
+            columns = [*self.columns, Column("note", optional=True)]
+            write_rows(columns, ((*row.cells, _plan_note(row)) for row in self.rows), output)
+            return
+        columns = [*self.columns, Column("outcome"), Column("note", optional=True)]
+        found = ((row, outcomes(row)) for row in self.rows)
+        write_rows(columns, ((*row.cells, outcome, text or None) for row, (outcome, text) in found), output)
+
+    def tell_refusals(self) -> None:
+        """One line each, on stderr."""
+        for row in self.refused:
+            note(f"error: {row.refused}")
+        for hint in dict.fromkeys(row.refused.hint for row in self.refused if row.refused and row.refused.hint):
+            note(f"hint: {hint}")
+
+    def run(
+        self,
+        *,
+        do: str,
+        execute: bool,
+        yes: bool,
+        wait_s: float,
+        output: OutputFormat,
+        submit: Callable[[list[Row]], None],
+        look: Callable[[list[Row]], Progress],
+        undo: str | None = None,
+        give_up: str | None = None,
+    ) -> int:
+        """The whole way; ``do`` says what happens, as in "elect 3 leaders", ``give_up`` how to end what is left open.
+        The exit code."""
+        todo = self.todo
+        self.tell_refusals()
+        if not execute or not todo:
+            self.show(output, self._left_alone if execute and output is not OutputFormat.TABLE else None)
+            if self.whole and self.refused:
+                note("nothing was changed: everything is refused while one part of it is")
+            elif not todo:
+                note("nothing to change")
+            else:
+                note(f"dry run: would {do}; nothing was changed")
+                note("hint: add --execute to do it")
+            return FAILED if self.refused else 0
+        if output is OutputFormat.TABLE:
+            self.show(output)
+        confirm(f"{self.name}: {do}?", yes=yes)
+        submit(todo)
+        note("the controller has been asked")
+        if undo:
+            note(f"undo: {undo}")
+        seen = self._watch(todo, wait_s, look)
+        code = self._report(todo, seen, wait_s, output)
+        if code and give_up and (seen is None or not seen.ended):
+            note(f"hint: where it never ends, take it back: {give_up}")
+        return code or (FAILED if self.refused else 0)
+
+    @staticmethod
+    def _left_alone(row: Row) -> tuple[str, str]:
+        """What became of a row where nothing was done."""
+        if row.refused is not None:
+            return "refused", row.refused.why or row.refused.what
+        return ("not done", "another part is refused") if row.wanted else ("unchanged", row.note)
+
+    def _watch(self, todo: list[Row], wait_s: float, look: Callable[[list[Row]], Progress]) -> Progress | None:
+        from offsetmgr.zookeeper.admin.submit import follow
+
+        line = _Line(self.name)
+        seen: Progress | None = None
+        try:
+            for found in follow(lambda: look(todo), SystemClock(), wait_s=wait_s):
+                if isinstance(found, OffsetMgrError):
+                    line.say(f"{found}; trying again")
+                else:
+                    seen = found
+                    line.say(f"{found.done} of {found.total} done")
+        except KeyboardInterrupt as error:
+            raise Interrupted("the controller has been asked, and goes on with it") from error
+        finally:
+            line.end()
+        return seen
+
+    def _report(self, todo: list[Row], seen: Progress | None, wait_s: float, output: OutputFormat) -> int:
+        failed = seen is not None and seen.ended
+        asked = {row.key for row in todo}
+
+        def outcome(row: Row) -> tuple[str, str]:
+            if row.key not in asked:
+                return self._left_alone(row)
+            if seen is None:
+                return "unknown", "the controller's work could not be looked at"
+            if row.key not in seen.open:
+                return "done", ""
+            return ("failed" if failed else "open"), seen.open[row.key]
+
+        if output is not OutputFormat.TABLE:
+            self.show(output, outcome)
+        outcomes = [(row, *outcome(row)) for row in todo]
+        for row, state, why in outcomes:
+            if state != "done":
+                note(f"{state}: {row.key}: {why}")
+        left = sum(state != "done" for _, state, _ in outcomes)
+        if left and not failed:
+            note(f"error: {self.name}: {left} of {len(todo)} still open after {wait_s:g} s; the controller goes on")
+        else:
+            note(f"done: {len(todo) - left}" + (f", failed: {left}" if left else ""))
+        return FAILED if left else 0
+
+
+def _plan_note(row: Row) -> str | None:
+    if row.refused is not None:
+        return f"refused: {row.refused.why or row.refused.what}"
+    return row.note or None
+
+
+class _Line:
+    """What happens, on stderr: a line that is written over on a terminal, else one when it changes or now and then."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last = ""
+        self._next = 0.0
+        self._terminal = sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{self._name}: {text}")
+            sys.stderr.flush()
+        elif text != self._last or time.monotonic() >= self._next:
+            note(f"{self._name}: {text}")
+            self._next = time.monotonic() + _LOG_EVERY
+        self._last = text
+
+    def end(self) -> None:
+        if self._terminal and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

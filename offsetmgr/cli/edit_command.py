@@ -1,0 +1,320 @@
+"""What every editing command does with its proposal: show, ask, carry out, say what was done and how to undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from offsetmgr import __version__
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_plain_csv, write_rows
+from offsetmgr.cli.stop_signals import ending
+from offsetmgr.config.connection import state_folder
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import GroupActive, ServerError, TimedOut, Unreachable
+from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
+from offsetmgr.core.offset_store import GroupEditResult, Guard, OffsetStore, Verdict
+from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.before_images import header_for, new_path
+from offsetmgr.groups.describe import refuse_active
+from offsetmgr.groups.dual_execute import Image, Twofold, carry_out_both
+from offsetmgr.groups.edit_plan import GroupProposal, Proposal
+from offsetmgr.groups.execute import carry_out
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Relation
+
+if TYPE_CHECKING:
+    from offsetmgr.cli.options import Connect
+    from offsetmgr.core.errors import OffsetMgrError
+    from offsetmgr.core.model import TopicPartition
+    from offsetmgr.groups.describe import Directory
+    from offsetmgr.stores.crossing import NumberedStore
+    from offsetmgr.stores.origin import Translate
+
+PLAN: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("current_offset", right=True, title="CURRENT"),
+    Column("new_offset", right=True, title="NEW"),
+    Column("note", optional=True),
+)
+OUTCOME: Final = (*PLAN[:-1], Column("outcome"), Column("note", optional=True))
+MOST_FAILURES_SHOWN: Final = 200
+
+
+def checked_crossing(what: str, source: NumberedStore, target: OffsetStore, translate: Translate | None) -> Crossing:
+    """Compares the logs of both sides and prints the result. Raises `OtherCluster` where that forbids the edit."""
+    crossing = Crossing(source, target, translate)
+    crossing.check(what)
+    if crossing.compared.relation is not Relation.SAME:
+        note(f"cluster {crossing.text()}")
+    return crossing
+
+
+def _topic_ids(store: OffsetStore, proposal: Proposal) -> Mapping[str, str]:
+    """Ids of the topics that the edit writes, as far as the store knows them: before-images are valid for these."""
+    return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
+
+
+class Edit:
+    """One editing command: its name, what it would do, and how it was told to go about it."""
+
+    def __init__(
+        self,
+        operation: str,
+        connect: Connect,
+        store: OffsetStore,
+        directory: Directory,
+        *,
+        execute: bool,
+        yes: bool,
+        output: OutputFormat,
+        image: str | None,
+        announce: bool = True,
+        as_csv: bool = False,
+    ) -> None:
+        self.operation = operation
+        self.store = store
+        self.directory = directory
+        self.execute = execute
+        self.yes = yes
+        self.output = output
+        self.image = Path(image) if image else None
+        self.asked = False
+        """Whether somebody (or --yes) has agreed to this edit."""
+        self.as_csv = as_csv
+        """Whether stdout gets the new offsets alone, in the CSV form of kafka-consumer-groups --export."""
+        self.announce = announce
+        """Whether the ways to undo it are printed at its end; they are in ``undo`` in any case."""
+        self.undo: list[str] = []
+        """Command lines that take back what was changed; none where nothing was."""
+        self.repeated = connect.repeated
+        self._weaknesses: tuple[Weakness, ...] = ()
+        self.failed: set[str] = set()
+        """Groups of which something was refused or failed."""
+
+    def run(self, groups: Iterable[GroupProposal], *, guard: Guard = Guard.LOCK) -> int:
+        """Shows, asks, acts, reports; the exit code is 1 where anything was refused or failed."""
+        try:
+            proposal = Proposal.of(refuse_active(self.directory, progress(groups, "reading")))
+        except KeyboardInterrupt as error:
+            raise Interrupted("nothing was changed") from error
+        with proposal:
+            self._show(proposal)
+            problems = self._list_problems(proposal)
+            counts = proposal.counts
+            if not self.execute:
+                amount = _amount(counts.writes, counts.groups)
+                self._note_weaknesses()
+                note(f"dry run: would change {amount} in {self.store.uri}; nothing was changed")
+                if counts.writes:
+                    note("hint: add --execute to do it")
+            elif not counts.writes:
+                note(f"nothing to change in {self.store.uri}")
+            else:
+                self._note_weaknesses()
+                note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
+                confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
+                self.asked = True
+                return self._act(proposal, guard) or (FAILED if problems else 0)
+            return FAILED if problems else 0
+
+    def _note_weaknesses(self) -> None:
+        self._weaknesses = self.store.weaknesses()
+        for weakness in self._weaknesses:
+            note(f"mind: {weakness.text}")
+
+    def _show(self, proposal: Proposal) -> None:
+        """The plan, on stdout. When acting, programs get the outcomes there instead, once they are known."""
+        if self.as_csv:
+            write_plain_csv(_kafka_rows(proposal))
+        elif self.output is OutputFormat.TABLE or not self.execute:
+            if any(group.changes for group in proposal):
+                write_rows(PLAN, _plan_rows(proposal), self.output)
+            elif self.output is not OutputFormat.TABLE:
+                write_rows(PLAN, (), self.output)
+        elif not proposal.counts.writes:
+            write_rows(OUTCOME, (), self.output)
+
+    def _list_problems(self, proposal: Proposal) -> int:
+        if not proposal.counts.problems:
+            return 0
+        self.failed = {g.group for g in proposal if g.problem or any(c.problem for c in g.changes)}
+        problems = ((g.group, c.partition, c.problem) for g in proposal for c in g.changes if c.problem is not None)
+        whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
+        return _list_failures((*whole,), problems)
+
+    def _act(self, proposal: Proposal, guard: Guard) -> int:
+        path = self.image or new_path(state_folder() / "before-images", self.operation, SystemClock().now_ms())
+        failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
+        verdicts = dict.fromkeys(Verdict, 0)
+        not_atomic: set[str] = set()
+        # outcomes other than "written", by group; a group that is not in here has no outcome
+        others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
+        undo, results = self._carry_out(proposal, path, guard)
+        try:
+            for result in progress(results, self.operation, proposal.counts.groups):
+                rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not Verdict.WRITTEN}
+                verdicts[Verdict.WRITTEN] += len(result.outcomes) - len(rest)
+                for tp, outcome in rest.items():
+                    verdicts[outcome.verdict] += 1
+                    if outcome.error is not None:
+                        failures.append((result.group, tp, outcome.error))
+                        self.failed.add(result.group)
+                if not result.atomic:
+                    not_atomic.add(result.how)
+                others[result.group] = {tp: (outcome.verdict.value, outcome.error) for tp, outcome in rest.items()}
+        except KeyboardInterrupt as error:
+            left = proposal.counts.writes - sum(verdicts.values())
+            raise Interrupted(
+                f"{count_of(verdicts[Verdict.WRITTEN], 'offset')} changed, {left:,} not confirmed; "
+                f"undo: {'; '.join(undo)}"
+            ) from error
+        try:
+            if self.output is not OutputFormat.TABLE and not self.as_csv:
+                write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
+        finally:  # what was done is said even where stdout takes nothing
+            for how in sorted(not_atomic):
+                note(f"not atomic: {how}")
+            _list_failures(failures)
+            done = f"done: {verdicts[Verdict.WRITTEN]:,} changed"
+            if verdicts[Verdict.UNCHANGED]:
+                done += f", {verdicts[Verdict.UNCHANGED]:,} already so"
+            note(f"{done}, {len(failures):,} failed" if failures else done)
+            if verdicts[Verdict.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
+                self.undo = undo
+            self._note_late_deletions(proposal, others)
+            for line in self.undo if self.announce else ():
+                note(f"undo: {line}")
+        return FAILED if failures else 0
+
+    def _note_late_deletions(
+        self, proposal: Proposal, others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+    ) -> None:
+        """Prints how many deleted offsets the brokers keep for a while, where they cannot delete single offsets."""
+        if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
+            return
+        deleted = sum(
+            change.after is None and change.writes and change.partition not in others.get(group.group, ())
+            for group in proposal
+            if group.group in others
+            for change in group.changes
+        )
+        if deleted:
+            note(
+                f"mind: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
+                " or until the group is deleted; a consumer that starts before that starts from them"
+            )
+
+    def _carry_out(self, proposal: Proposal, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
+        """How to undo it, and the results as they come. Of a store that keeps two others each has its own images."""
+        tool = f"offsetmgr {__version__}"
+        store = self.store
+        if not isinstance(store, Twofold):
+            header = header_for(store, tool, _topic_ids(store, proposal))
+            results = carry_out(store, proposal, path, header, guard=guard, on_images=self._images_kept)
+            return [self._undo(path, store.uri)], results
+        inner = (store.primary, store.secondary)
+        paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
+        first, second = (
+            Image(at, header_for(one, tool, _topic_ids(one, proposal))) for at, one in zip(paths, inner, strict=True)
+        )
+        both = carry_out_both(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
+        return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
+
+    @staticmethod
+    def _images_kept(path: Path) -> None:
+        note(f"before-images: {path}")
+
+    def _undo(self, path: Path, uri: str) -> str:
+        return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.repeated} --execute"
+
+
+def _in_doubt(error: OffsetMgrError) -> bool:
+    """Whether a write that failed so may have been done all the same."""
+    from offsetmgr.core.errors import OffsetMgrError
+
+    return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
+
+
+def _amount(writes: int, groups: int) -> str:
+    return f"{count_of(writes, 'offset')} in {count_of(groups, 'group')}"
+
+
+def _kafka_rows(proposal: Proposal) -> Iterator[tuple[str | int, ...]]:
+    """``topic,partition,offset``, with the group before it where there are several, of all that is not refused."""
+    single = len({group.group for group in proposal}) == 1
+    for group in proposal:
+        for change in group.changes if group.problem is None else ():
+            if change.problem is None and change.after is not None:
+                row = (change.partition.topic, change.partition.partition, change.after.offset)
+                yield row if single else (group.group, *row)
+
+
+def _plan_rows(proposal: Iterable[GroupProposal]) -> Iterator[tuple[Any, ...]]:
+    for group in proposal:
+        name = group.group
+        for tp, before, after, text, problem, _ in group.changes:
+            refused = problem or group.problem
+            yield (
+                name,
+                tp[0],
+                tp[1],
+                before.offset if isinstance(before, Committed) else None,
+                after.offset if after is not None and refused is None else None,
+                _refusal(refused) if refused is not None else text or None,
+            )
+
+
+def _refusal(error: OffsetMgrError) -> str:
+    """What a refused row says; the members of an active group are named once, with the errors."""
+    return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
+
+
+def _outcome_rows(
+    proposal: Proposal, outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+) -> Iterator[tuple[Any, ...]]:
+    for group in proposal:
+        known = outcomes.get(group.group)
+        for row, change in zip(_plan_rows([group]), group.changes, strict=True):
+            if change.problem is not None or group.problem is not None:
+                outcome, text = "refused", row[-1]
+            elif not change.writes:
+                outcome, text = "unchanged", row[-1]
+            else:
+                written = (Verdict.WRITTEN.value, None)
+                verdict, error = ("unknown", None) if known is None else known.get(change.partition, written)
+                outcome, text = verdict, str(error) if error is not None else row[-1]
+            yield (*row[:-1], outcome, text)
+
+
+def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
+    """One line each on stderr, and their number. A flood is cut, and the cut is said."""
+    count = 0
+    hints: dict[str, None] = {}
+    for group, tp, error in (entry for some in failures for entry in some):
+        count += 1
+        if count <= MOST_FAILURES_SHOWN:
+            place = f"group {group}" + (f", {tp}" if tp is not None else "")
+            text = " ".join(str(error).split())
+            quoted = f"group {group!r}" + (f", {tp}" if tp is not None else "")
+            note(f"error: {text if text.startswith((place, quoted)) else f'{place}: {text}'}")
+        if error.hint:
+            hints[error.hint] = None
+    if count > MOST_FAILURES_SHOWN:
+        note(f"error: and {count - MOST_FAILURES_SHOWN} more")
+    for hint in list(hints)[:3]:
+        note(f"hint: {hint}")
+    return count
+
+
+def finish(code: int) -> None:
+    """Ends the command, of which all is done, with ``code``."""
+    ending()
+    if code:
+        raise typer.Exit(code)

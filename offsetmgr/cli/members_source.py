@@ -1,0 +1,120 @@
+"""Where the live members of a store's groups are known: coordinators, ZooKeeper's registry, or both (dual)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.describe import Directory
+    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
+
+
+def registry_directory(session: ZookeeperSession) -> Directory:
+    """Members of old consumers, from ``/consumers/G/ids`` and ``/consumers/G/owners``.
+
+    ZooKeeper keeps no state of a group: with members it is STABLE, without EMPTY, or DEAD where it has no node.
+    """
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        from offsetmgr.zookeeper.groups.ownership import owners_many
+        from offsetmgr.zookeeper.groups.registry import members_many
+        from offsetmgr.zookeeper.nodes import paths
+
+        out: dict[str, GroupDescription | OffsetMgrError] = {}
+        names = []
+        for name in groups:
+            try:
+                paths.check_group(name)
+            except UsageError:  # no node can carry this name, so nobody is registered under it
+                out[name] = GroupDescription(name, "DEAD")
+            else:
+                names.append(name)
+        owned = {found.group: found for found in owners_many(session, names)}
+        listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
+        for found in members_many(session, names):
+            owners = owned[found.group]
+            if (error := found.error or owners.error) is not None:
+                out[found.group] = error
+                continue
+            holds: dict[str, list[TopicPartition]] = {}
+            for tp, owner in owners.owners.items():
+                if owner.member_id is not None:
+                    holds.setdefault(owner.member_id, []).append(tp)
+            members = tuple(
+                GroupMember(m.member_id, host=m.host or "", partitions=tuple(sorted(holds.get(m.member_id, ()))))
+                for m in found.members
+            )
+            empty = "DEAD" if listed[found.group] is None else "EMPTY"
+            out[found.group] = GroupDescription(
+                found.group, "STABLE" if members else empty, "zookeeper", members=members
+            )
+        return out
+
+    return describe
+
+
+def cluster_directory(cluster: Cluster) -> Directory:
+    """Members as the groups' coordinators know them."""
+    return cluster.describe_groups
+
+
+def no_directory(groups: Iterable[str]) -> Descriptions:
+    """For files: nobody consumes from them."""
+    return {group: GroupDescription(group, "DEAD") for group in groups}
+
+
+def both(first: Directory, second: Directory) -> Directory:
+    """Members known to either; the first one's state, unless only the second knows of members."""
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        names = list(groups)
+        here, there = first(names), second(names)
+        return {name: _merge(here[name], there[name]) for name in names}
+
+    return describe
+
+
+def beside(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
+    """Members as the coordinator knows them, and old consumers that the registry beside it knows: with dual commit they
+    commit into the same group, as which nobody sees them. A ZooKeeper of another cluster tells nothing of this one."""
+    with_registry = both(coordinator, registry_directory(session))
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        names = list(groups)
+        found = with_registry(names)
+        unclear = any(isinstance(one, OffsetMgrError) or one.members for one in found.values())
+        return coordinator(names) if unclear and _of_another(session, cluster) else found
+
+    return describe
+
+
+def _of_another(session: ZookeeperSession, cluster: Cluster) -> bool:
+    """Whether this ZooKeeper is seen to be another cluster's: not where one of the two has no id (before 0.10.1)."""
+    from offsetmgr.zookeeper.nodes import paths
+    from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+
+    (node,) = session.get_many([paths.CLUSTER_ID])
+    if isinstance(node, OffsetMgrError):
+        raise node
+    here = cluster.cluster_id()
+    return node is not None and here is not None and parse_cluster_id(paths.CLUSTER_ID, node.data) != here
+
+
+def _merge(
+    here: GroupDescription | OffsetMgrError, there: GroupDescription | OffsetMgrError
+) -> GroupDescription | OffsetMgrError:
+    if isinstance(here, OffsetMgrError):
+        return here
+    if isinstance(there, OffsetMgrError):
+        return there
+    unseen = here.idle or not here.membership
+    state = there.state if unseen and (there.members or here.state == "DEAD") else here.state
+    return replace(here, state=state, members=here.members + there.members)

@@ -1,0 +1,220 @@
+"""The two sides of a migration as its commands need them: stores, cluster, registry, each with its own credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from offsetmgr.cli.former_locks import patient_cluster
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.cli.options import Connect
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.kafka.cluster.base import Cluster, Logs
+    from offsetmgr.migration.evidence import Rules
+    from offsetmgr.migration.finalize import MemberGate
+    from offsetmgr.migration.group_observer import Window
+    from offsetmgr.migration.mirror import Feed
+    from offsetmgr.migration.mirror_safety import AskOldGroups
+    from offsetmgr.migration.plan import PlanHeader, PlanOptions
+    from offsetmgr.migration.plan_file import PlanFile
+    from offsetmgr.migration.planner import OldMembers
+    from offsetmgr.migration.progress import MigrationState
+    from offsetmgr.migration.verify import Verifier
+
+FromConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--from-command-config", metavar="FILE", help="As --command-config, for the source alone.", show_default=False
+    ),
+]
+ToConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--to-command-config", metavar="FILE", help="As --command-config, for the target alone.", show_default=False
+    ),
+]
+
+_COORDINATED: Final = frozenset({"kafka", "manager"})
+"""Kinds of stores that can be asked for a group's members, as Kafka's coordinators are."""
+
+
+class Sides:
+    """Source and target of one command line. What is opened here is closed with ``connect``."""
+
+    def __init__(
+        self, connect: Connect, source: str, target: str, from_config: str | None, to_config: str | None
+    ) -> None:
+        self._connect = connect
+        self._uris = {"source": source, "target": target}
+        self._files = {"source": from_config, "target": to_config}
+
+    @classmethod
+    def of_plan(cls, connect: Connect, header: PlanHeader, from_config: str | None, to_config: str | None) -> Sides:
+        """The sides that a plan was made for."""
+        return cls(connect, header.source.uri, header.target.uri, from_config, to_config)
+
+    @classmethod
+    def reversed(cls, connect: Connect, header: PlanHeader, from_config: str | None, to_config: str | None) -> Sides:
+        """The sides of the way back. The options keep their meaning: ``from`` is the plan's source."""
+        return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
+
+    @cached_property
+    def source(self) -> OffsetStore:
+        return self._open("source")
+
+    @cached_property
+    def target(self) -> OffsetStore:
+        return self._open("target")
+
+    def _open(self, side: str) -> OffsetStore:
+        return self._connect.store(self._uris[side], self._connection(side))
+
+    def _connection(self, side: str) -> ConnectionConfig:
+        return self._connect.connection(self._files[side])
+
+    def cluster(self) -> Cluster | None:
+        """The Kafka cluster whose logs the offsets point into: the target's, else the source's, else that of
+        --bootstrap-server; None where nobody names one."""
+        from offsetmgr.stores.uri import bootstrap_of
+
+        for side in ("target", "source"):
+            connection = self._connection(side)
+            if found := bootstrap_of(self._uris[side], connection):
+                return patient_cluster(self._connect.cluster_at(found, connection))
+        named = self._connect.resolved.bootstrap_server
+        if named is None:
+            return None
+        return patient_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
+
+    def logs(self) -> Logs | None:
+        """As `cluster`, where only logs are asked: a Kafka store that is open anyway answers over its connections."""
+        from offsetmgr.stores.kafka import KafkaStore
+        from offsetmgr.stores.kafka_logs import KafkaLogs
+        from offsetmgr.stores.uri import parse_uri
+
+        for side in ("target", "source"):
+            if parse_uri(self._uris[side]).kind == "kafka":
+                store = self.target if side == "target" else self.source
+                assert isinstance(store, KafkaStore)
+                return KafkaLogs(store)
+        return self.cluster()
+
+    @contextmanager
+    def old_members(self) -> Iterator[OldMembers | None]:
+        """Asks ZooKeeper's registry for live old consumers, where one side is (or contains) a ZooKeeper."""
+        from offsetmgr.stores.uri import zookeeper_of
+
+        address = None
+        for side in ("target", "source"):
+            connection = self._connection(side)
+            if address := zookeeper_of(self._uris[side], connection):
+                break
+        if address is None:
+            yield None
+            return
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+        from offsetmgr.zookeeper.groups.registry import members_many
+        from offsetmgr.zookeeper.nodes.paths import can_be_group
+
+        with ZookeeperSession(address, connection) as session:
+
+            def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+                found = {}
+                # A name that Kafka has and ZooKeeper cannot have is one under which no old consumer registers.
+                for group in members_many(session, filter(can_be_group, groups)):
+                    if group.error is not None:
+                        raise group.error
+                    if group.members:
+                        found[group.group] = tuple(member.member_id for member in group.members)
+                return found
+
+            yield ask
+
+    @contextmanager
+    def feed(self, options: PlanOptions, interval_ms: int) -> Iterator[Feed]:
+        """Tells when the source has changed: by watches on ``/consumers`` of a ZooKeeper, by polling elsewhere."""
+        from offsetmgr.migration.mirror import PollingFeed
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed = parse_uri(self._uris["source"])
+        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
+            yield PollingFeed(SystemClock(), interval_ms / 1000)
+            return
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+        from offsetmgr.zookeeper.offsets.offset_watcher import OffsetFeed
+
+        with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
+            yield OffsetFeed(session, options.wants_group)
+
+    @contextmanager
+    def old_groups(self) -> Iterator[AskOldGroups | None]:
+        """Asks the source's registry who consumes, and who owns what; None where the source has none."""
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed = parse_uri(self._uris["source"])
+        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
+            yield None
+            return
+        from offsetmgr.migration.legacy_group_lookup import old_groups
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+        with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
+            yield old_groups(session)
+
+    def retention_ms(self) -> int | None:
+        """How long the target keeps offsets; None where it does not say, or keeps them for ever."""
+        from offsetmgr.stores.uri import parse_uri
+
+        if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
+            return None
+        return cluster.offsets_retention_ms()
+
+    def verifier(self, plan: PlanFile, state: MigrationState) -> Verifier:
+        from offsetmgr.migration.verify import Verifier
+
+        return Verifier(plan, self.source, self.target, self.logs, state)
+
+    def member_gate(self, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
+        """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""
+        from offsetmgr.core.commit_mode import Phase
+        from offsetmgr.migration.finalize_gates import CoordinatorGate, NoMembers, OldConsumerGate, QuietGate
+        from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+        from offsetmgr.zookeeper.groups.registry import members_many
+
+        source, target = plan.header.source, plan.header.target
+        cluster = self.cluster()
+        kinds = {source.kind, target.kind}
+        if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
+            ask = partial(members_many, self.source.session) if self.source.registered else None
+            return QuietGate(self.source, ask, window, SystemClock())
+        if "zookeeper" in kinds and kinds & _COORDINATED:
+            to_kafka = target.kind != "zookeeper"
+            old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
+            assert isinstance(old, ZookeeperStore)
+            assert cluster is not None  # one of the two sides names brokers
+            view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
+            return OldConsumerGate(view, Phase.KAFKA if to_kafka else Phase.ZOOKEEPER, exclusive, rules, window)
+        if source.kind in _COORDINATED and cluster is not None:
+            return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
+        if source.kind == "file":
+            return NoMembers()
+        raise UsageError(
+            f"finalize of {plan.path}", f"nobody can be asked who still commits to {source.kind} {source.uri}"
+        )
+
+    def _source_cluster(self) -> Cluster:
+        from offsetmgr.stores.uri import bootstrap_of
+
+        connection = self._connection("source")
+        bootstrap = bootstrap_of(self._uris["source"], connection)
+        assert bootstrap is not None  # its kind is one of _COORDINATED
+        return patient_cluster(self._connect.cluster_at(bootstrap, connection))

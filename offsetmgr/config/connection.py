@@ -1,0 +1,243 @@
+"""How to connect: contexts of the config file, ``.properties`` files and ``OFFSETMGR_*`` variables.
+
+Order: the config file's context, over it the environment, over it the flags of the command line.  Values here may
+be secrets, so neither `ConnectionConfig` nor any error ever shows them (rule 12).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from offsetmgr.config.java_config import ClientProperties, parse_zookeeper_auth, translate
+from offsetmgr.config.properties import load_properties
+from offsetmgr.core.errors import ConfigError
+
+DEFAULT_TIMEOUT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionConfig:
+    """Everything beside an address that is needed to open a store or a cluster.
+
+    ``kafka`` holds librdkafka properties (``security.protocol``, ``sasl.username``, ...), already translated from
+    Java's names. ``zookeeper_auth`` holds (scheme, credential) pairs, as ``("digest", "user:password")``, or
+    ``("sasl", "user:password")`` for DIGEST-MD5; ``zookeeper_acl`` is the access list of nodes that we create there
+    (``open``, ``creator``, or a list as ``sasl:app:cdrw``).
+    ``timeout_ms`` bounds every single call to a server. ``stores`` maps the names of ``[store.NAME]`` sections to
+    their settings.
+    """
+
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    zookeeper_acl: str = ""
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One layer of settings (a context, the environment, the flags), or several laid over each other.
+
+    None is "not said here". ``timeout_ms`` is in milliseconds; ``command_config`` is a ``.properties`` file.
+    """
+
+    bootstrap_server: str | None = None
+    zookeeper: str | None = None
+    store: str | None = None
+    command_config: str | None = None
+    timeout_ms: int | None = None
+    zookeeper_auth: str | None = field(default=None, repr=False)
+    zookeeper_acl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What all layers together say.
+
+    ``store`` is the URI of the store that is meant, None where no layer names one: the highest layer that names any
+    address decides, and within it ``store``, then ``zookeeper``, then ``bootstrap-server``. ``bootstrap_server`` is
+    known even where the store is another: the logs are there. So is ``zookeeper``, HOST:PORT/CHROOT: old consumers are
+    registered there.
+    """
+
+    connection: ConnectionConfig
+    store: str | None
+    bootstrap_server: str | None
+    zookeeper: str | None = None
+
+
+def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, str] | None = None) -> Resolved:
+    """Lays flags over the environment over the config file's context.
+
+    ``context`` is the flag; without it ``OFFSETMGR_CONTEXT``, then the file's ``default-context``.
+    Raises `ConfigError` where the file, the context, a variable or the ``.properties`` file cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    path = config_path(environ)
+    document = _load_toml(path, required="OFFSETMGR_CONFIG" in environ)
+    layers = [
+        flags,
+        _from_environment(environ),
+        _from_file(document, path, context or environ.get("OFFSETMGR_CONTEXT")),
+    ]
+
+    def first(name: str) -> Any:
+        return next((value for layer in layers if (value := getattr(layer, name)) is not None), None)
+
+    properties = ClientProperties()
+    if (command_config := first("command_config")) is not None:
+        properties = translate(load_properties(Path(command_config)), command_config)
+    auth = properties.zookeeper_auth
+    if (said := first("zookeeper_auth")) is not None:
+        auth = (parse_zookeeper_auth(said, "OFFSETMGR_ZOOKEEPER_AUTH"),)
+    bootstrap = first("bootstrap_server") or properties.bootstrap_servers
+    store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
+    if store is None and properties.bootstrap_servers:
+        store = f"kafka://{properties.bootstrap_servers}"
+    return Resolved(
+        connection=ConnectionConfig(
+            kafka=properties.kafka,
+            zookeeper_auth=auth,
+            zookeeper_acl=first("zookeeper_acl") or properties.zookeeper_acl,
+            timeout_ms=first("timeout_ms") or properties.timeout_ms or DEFAULT_TIMEOUT_MS,
+            stores=_stores(document, path),
+        ),
+        store=store,
+        bootstrap_server=bootstrap,
+        zookeeper=first("zookeeper"),
+    )
+
+
+def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
+    """The same settings with the credentials of this ``.properties`` file alone. Raises `ConfigError`."""
+    properties = translate(load_properties(Path(path)), path)
+    return replace(
+        connection,
+        kafka=properties.kafka,
+        zookeeper_auth=properties.zookeeper_auth,
+        zookeeper_acl=properties.zookeeper_acl,
+    )
+
+
+def _store_of(layer: Settings) -> str | None:
+    if layer.store is not None:
+        return layer.store
+    if layer.zookeeper is not None:
+        return f"zookeeper://{layer.zookeeper}"
+    if layer.bootstrap_server is not None:
+        return f"kafka://{layer.bootstrap_server}"
+    return None
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """Where the config file is: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in XDG's config folder."""
+    if said := environ.get("OFFSETMGR_CONFIG"):
+        return Path(said)
+    folder = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(folder) / "offsetmgr" / "config.toml"
+
+
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where before-images are kept: ``offsetmgr`` in XDG's state folder. Not created here."""
+    environ = os.environ if environ is None else environ
+    return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
+
+
+def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(f"config file {path}", "does not exist", "OFFSETMGR_CONFIG names it") from None
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
+    import tomllib  # most commands find no file, and each starts the sooner
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config file {path}", f"is not TOML: {error}") from error
+    if unknown := sorted(set(document) - {"context", "store", "default-context"}):
+        raise ConfigError(
+            f"config file {path}", f"unknown key {unknown[0]!r}", "known: default-context, [context.NAME], [store.NAME]"
+        )
+    return document
+
+
+def _section(document: Mapping[str, Any], kind: str, path: Path) -> Mapping[str, Mapping[str, Any]]:
+    section = document.get(kind, {})
+    if not isinstance(section, dict) or any(not isinstance(entry, dict) for entry in section.values()):
+        raise ConfigError(f"config file {path}", f"{kind!r} must be tables, as [{kind}.NAME]")
+    return section
+
+
+def _from_file(document: Mapping[str, Any], path: Path, name: str | None) -> Settings:
+    contexts = _section(document, "context", path)
+    chosen = name or document.get("default-context")
+    if chosen is None:
+        return Settings()
+    if chosen not in contexts:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise ConfigError(f"context {chosen!r}", f"not in {path}", f"contexts there: {known}")
+    return _context(contexts[chosen], path, f"config file {path}: context {chosen!r}")
+
+
+def _context(table: Mapping[str, Any], path: Path, where: str) -> Settings:
+    known = {"bootstrap-server", "zookeeper", "store", "command-config", "timeout", "zookeeper-auth", "zookeeper-acl"}
+    if unknown := sorted(set(table) - known):
+        raise ConfigError(where, f"unknown key {unknown[0]!r}", f"known: {', '.join(sorted(known))}")
+    for key, value in table.items():
+        if not isinstance(value, int if key == "timeout" else str) or isinstance(value, bool):
+            raise ConfigError(where, f"{key} must be {'milliseconds' if key == 'timeout' else 'a string'}")
+    command_config = table.get("command-config")
+    return Settings(
+        bootstrap_server=table.get("bootstrap-server"),
+        zookeeper=table.get("zookeeper"),
+        store=table.get("store"),
+        command_config=None if command_config is None else str(path.parent / Path(command_config).expanduser()),
+        timeout_ms=_timeout(table.get("timeout"), f"{where}: timeout"),
+        zookeeper_auth=table.get("zookeeper-auth"),
+        zookeeper_acl=table.get("zookeeper-acl"),
+    )
+
+
+def _from_environment(environ: Mapping[str, str]) -> Settings:
+    return Settings(
+        bootstrap_server=environ.get("OFFSETMGR_BOOTSTRAP_SERVER") or None,
+        zookeeper=environ.get("OFFSETMGR_ZOOKEEPER") or None,
+        store=environ.get("OFFSETMGR_STORE") or None,
+        command_config=environ.get("OFFSETMGR_COMMAND_CONFIG") or None,
+        timeout_ms=_timeout(environ.get("OFFSETMGR_TIMEOUT") or None, "OFFSETMGR_TIMEOUT"),
+        zookeeper_auth=environ.get("OFFSETMGR_ZOOKEEPER_AUTH") or None,
+        zookeeper_acl=environ.get("OFFSETMGR_ZOOKEEPER_ACL") or None,
+    )
+
+
+def _timeout(value: int | str | None, where: str) -> int | None:
+    if value is None:
+        return None
+    try:
+        milliseconds = int(value)
+    except ValueError:
+        milliseconds = 0
+    if milliseconds <= 0:
+        raise ConfigError(where, f"{value!r} is not a number of milliseconds above 0")
+    return milliseconds
+
+
+def _stores(document: Mapping[str, Any], path: Path) -> dict[str, dict[str, str]]:
+    stores: dict[str, dict[str, str]] = {}
+    for name, table in _section(document, "store", path).items():
+        where = f"config file {path}: store {name!r}"
+        if unknown := sorted(set(table) - {"primary", "secondary", "zookeeper", "kafka", "translate"}):
+            known = "known: primary, secondary (for dual:NAME); zookeeper, kafka (for switched:NAME); translate"
+            raise ConfigError(where, f"unknown key {unknown[0]!r}", known)
+        if any(not isinstance(value, str) for value in table.values()):
+            raise ConfigError(where, "all of its values must be strings")
+        stores[name] = dict(table)
+    return stores

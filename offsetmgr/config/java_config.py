@@ -1,0 +1,246 @@
+"""From the Java client's settings to librdkafka's: what ``--command-config`` files say, in the words of our client.
+
+A key is taken as it is, translated, or refused by name with what to use instead; none is dropped in silence.
+Sources: Kafka's AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md.  Values may be
+secrets, so no error here ever quotes one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from offsetmgr.core.errors import ConfigError
+
+_SAME: Final = frozenset(
+    """
+    bootstrap.servers client.id client.rack client.dns.lookup security.protocol
+    sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
+    sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+    sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
+    sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.token.endpoint.url
+    ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.pem
+    ssl.key.password ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.crl.location
+    enable.ssl.certificate.verification
+    metadata.max.age.ms reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
+    connections.max.idle.ms socket.connection.setup.timeout.ms socket.timeout.ms socket.keepalive.enable
+    socket.nagle.disable socket.send.buffer.bytes socket.receive.buffer.bytes
+    broker.address.family api.version.request broker.version.fallback debug
+    """.split()  # noqa: SIM905 - fifty lines as a list
+)
+"""Keys that librdkafka knows under the same name, with the same meaning."""
+
+_RENAMED: Final = {
+    "request.timeout.ms": "socket.timeout.ms",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
+
+_BY_HAND: Final = frozenset(
+    {
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+        "ssl.truststore.password",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.keystore.password",
+        "ssl.endpoint.identification.algorithm",
+        "sasl.jaas.config",
+        "default.api.timeout.ms",
+        "zookeeper.auth",
+        "zookeeper.acl",
+    }
+)
+"""Keys that need more than another name; handled one by one below."""
+
+_REFUSED: Final = {
+    "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
+    "ssl.enabled.protocols": "OpenSSL negotiates the TLS version by itself: remove it",
+    "ssl.provider": "offsetmgr uses OpenSSL: remove it",
+    "ssl.keymanager.algorithm": "offsetmgr uses OpenSSL: remove it",
+    "ssl.trustmanager.algorithm": "offsetmgr uses OpenSSL: remove it",
+    "ssl.secure.random.implementation": "offsetmgr uses OpenSSL: remove it",
+    "ssl.engine.factory.class": "a Java class cannot be loaded here: give PEM files (ssl.ca.location, ...)",
+    "security.providers": "a Java class cannot be loaded here: remove it",
+    "sasl.client.callback.handler.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
+    "sasl.login.callback.handler.class": "a Java class cannot be loaded here: for OAUTHBEARER with a token "
+    "endpoint use sasl.oauthbearer.method=oidc",
+    "sasl.login.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
+    "metric.reporters": "a Java class cannot be loaded here: remove it",
+    "interceptor.classes": "a Java class cannot be loaded here: remove it",
+    "group.id": "groups are chosen with --group: remove it",
+    "retries": "bound the waiting with --timeout instead",
+}
+
+_JAAS_OPTION: Final = re.compile(
+    r"""\s*([A-Za-z0-9_.\-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProperties:
+    """What a ``.properties`` file says, in our terms; ``timeout_ms`` from ``default.api.timeout.ms``."""
+
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    zookeeper_acl: str = ""
+    bootstrap_servers: str | None = None
+    timeout_ms: int | None = None
+
+
+def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
+    """The librdkafka settings for Java's ``properties``; ``source`` names the file in errors.
+
+    Raises `ConfigError` naming the key that cannot be honoured and what to use instead.
+    """
+    kafka: dict[str, str] = {}
+    for key, value in properties.items():
+        if "${" in value and re.search(r"\$\{[^}]*:[^}]*\}", value):
+            raise _refuse(source, key, "configuration providers (${...:...}) are Java's: write the value itself")
+        if key in _SAME:
+            kafka[key] = value
+        elif key in _RENAMED:
+            kafka[_RENAMED[key]] = value
+        elif key not in _BY_HAND:
+            raise _refuse(source, key, _REFUSED.get(key) or _guess(key))
+    if "sasl.jaas.config" in properties:
+        kafka.update(_jaas(properties["sasl.jaas.config"], source))
+    kafka.update(_truststore(properties, source))
+    kafka.update(_keystore(properties, source))
+    if "ssl.endpoint.identification.algorithm" in properties:
+        kafka["ssl.endpoint.identification.algorithm"] = (
+            properties["ssl.endpoint.identification.algorithm"].lower() or "none"
+        )
+    auth = properties.get("zookeeper.auth")
+    return ClientProperties(
+        kafka={k: v for k, v in kafka.items() if k != "bootstrap.servers"},
+        zookeeper_auth=(parse_zookeeper_auth(auth, f"{source}: zookeeper.auth"),) if auth else (),
+        zookeeper_acl=properties.get("zookeeper.acl", ""),
+        bootstrap_servers=kafka.get("bootstrap.servers"),
+        timeout_ms=_milliseconds(properties, "default.api.timeout.ms", source),
+    )
+
+
+def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
+    """``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5) as scheme and credential. Raises
+    `ConfigError` without quoting the text."""
+    scheme, colon, credential = text.partition(":")
+    user, second, _ = credential.partition(":")
+    if not colon or not scheme or (scheme in ("digest", "sasl") and not (user and second)):
+        raise ConfigError(source, "not of the form digest:USER:PASSWORD or sasl:USER:PASSWORD")
+    return scheme, credential
+
+
+def _refuse(source: str, key: str, instead: str) -> ConfigError:
+    return ConfigError(f"{source}: {key}", "this key cannot be honoured", instead)
+
+
+def _guess(key: str) -> str:
+    if key.startswith(("key.", "value.", "enable.auto", "auto.", "max.poll", "fetch.", "isolation.")):
+        return "it is a setting for consuming records, which offsetmgr does not do: remove it"
+    if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
+        return "it is a setting for producing records, which offsetmgr does not do: remove it"
+    if key.startswith("zookeeper."):
+        return "of ZooKeeper's settings zookeeper.auth and zookeeper.acl are known: remove it"
+    return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
+
+
+def _jaas(text: str, source: str) -> dict[str, str]:
+    """Credentials out of a JAAS line: ``MODULE required key="value" ...;``."""
+    key = "sasl.jaas.config"
+    module, _, rest = text.strip().partition(" ")
+    flag, _, options_text = rest.strip().partition(" ")
+    if flag.rstrip(";").lower() not in ("required", "requisite", "sufficient", "optional"):
+        raise ConfigError(f"{source}: {key}", "not of the form 'MODULE required OPTION=\"VALUE\" ... ;'")
+    options = _jaas_options(options_text, source)
+    name = module.rpartition(".")[2]
+    if name in ("PlainLoginModule", "ScramLoginModule"):
+        if "username" not in options or "password" not in options:
+            raise ConfigError(f"{source}: {key}", f"{name} needs both username and password")
+        return {"sasl.username": options["username"], "sasl.password": options["password"]}
+    if name == "Krb5LoginModule":
+        names = {"principal": "sasl.kerberos.principal", "keyTab": "sasl.kerberos.keytab"}
+        return {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+    if name == "OAuthBearerLoginModule":
+        names = {
+            "clientId": "sasl.oauthbearer.client.id",
+            "clientSecret": "sasl.oauthbearer.client.secret",
+            "scope": "sasl.oauthbearer.scope",
+        }
+        found = {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+        return {"sasl.oauthbearer.method": "oidc", **found} if found else {}
+    raise _refuse(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
+
+
+def _jaas_options(text: str, source: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    at = 0
+    while text[at:].strip() not in ("", ";"):
+        match = _JAAS_OPTION.match(text, at)
+        if match is None:
+            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be read after {len(options)} options")
+        quoted = match[2] if match[2] is not None else match[3]
+        options[match[1]] = match[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        at = match.end()
+    return options
+
+
+def _store_type(properties: Mapping[str, str], which: str) -> str:
+    """PEM, PKCS12 or JKS: as said, else as the file's name ends, else Java's default."""
+    if said := properties.get(f"ssl.{which}.type"):
+        return said.upper()
+    ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]
+    return {"pem": "PEM", "crt": "PEM", "p12": "PKCS12", "pfx": "PKCS12"}.get(ending, "JKS")
+
+
+def _truststore(properties: Mapping[str, str], source: str) -> dict[str, str]:
+    if "ssl.truststore.location" not in properties:
+        if "ssl.truststore.type" in properties and properties["ssl.truststore.type"].upper() != "PEM":
+            raise _refuse(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
+        return {}
+    if (kind := _store_type(properties, "truststore")) != "PEM":
+        raise _refuse(
+            source,
+            "ssl.truststore.location",
+            f"a {kind} truststore cannot be read: export its certificates to PEM (keytool -list -rfc -keystore FILE) "
+            "and set ssl.ca.location",
+        )
+    return {"ssl.ca.location": properties["ssl.truststore.location"]}
+
+
+def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
+    location = properties.get("ssl.keystore.location")
+    if location is None:
+        if "ssl.keystore.password" in properties:
+            raise _refuse(source, "ssl.keystore.password", "there is no ssl.keystore.location that it could open")
+        if "ssl.keystore.type" in properties and properties["ssl.keystore.type"].upper() != "PEM":
+            raise _refuse(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
+        return {}
+    kind = _store_type(properties, "keystore")
+    if kind == "PEM":
+        return {"ssl.certificate.location": location, "ssl.key.location": location}
+    if kind == "PKCS12":
+        password = properties.get("ssl.keystore.password")
+        return {"ssl.keystore.location": location} | ({"ssl.keystore.password": password} if password else {})
+    raise _refuse(
+        source,
+        "ssl.keystore.location",
+        f"a {kind} keystore cannot be read: convert it with keytool -importkeystore -deststoretype PKCS12",
+    )
+
+
+def _milliseconds(properties: Mapping[str, str], key: str, source: str) -> int | None:
+    if key not in properties:
+        return None
+    try:
+        value = int(properties[key])
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise ConfigError(f"{source}: {key}", "not a number of milliseconds above 0")
+    return value

@@ -1,0 +1,101 @@
+"""Java ``.properties`` files: the syntax alone, exactly as ``java.util.Properties.load`` reads it.
+
+What the keys mean to Kafka clients is `offsetmgr.config.java_config`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.core.errors import ConfigError
+
+_BLANK: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def load_properties(path: Path) -> dict[str, str]:
+    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for the rest); the last of equal keys wins.
+
+    Raises `ConfigError` naming the file and line. No value is ever part of an error: values may be secrets.
+    """
+    try:
+        text = path.read_bytes().decode("iso-8859-1")
+    except OSError as error:
+        raise ConfigError(f"client properties {path}", error.strerror or "cannot be read") from error
+    return parse_properties(text, str(path))
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """The keys and values of ``text``; ``source`` names it in errors."""
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key_end = _end_of_key(line)
+        rest = line[key_end:].lstrip(_BLANK)
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(_BLANK)
+        where = f"{source} line {number}"
+        found[_unescape(line[:key_end], where)] = _unescape(rest, where)
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with continuations joined, without comments and blank ones, each with its first natural line's number."""
+    pending = ""
+    started = 0
+    continued = False
+    natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, raw in enumerate(natural, start=1):
+        line = raw.lstrip(_BLANK)
+        if not continued:
+            if not line or line[0] in "#!":
+                continue
+            started = number
+        pending += line
+        trailing = len(line) - len(line.rstrip("\\"))
+        continued = trailing % 2 == 1
+        if continued:
+            pending = pending[:-1]
+            continue
+        if pending:
+            yield started, pending
+        pending = ""
+    if pending:
+        yield started, pending
+
+
+def _end_of_key(line: str) -> int:
+    escaped = False
+    for at, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char in "=:" or char in _BLANK:
+            return at
+    return len(line)
+
+
+def _unescape(text: str, where: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\" or at == len(text):
+            out.append("" if char == "\\" else char)
+            continue
+        escape = text[at]
+        at += 1
+        if escape == "u":
+            digits = text[at : at + 4]
+            if len(digits) != 4 or any(c not in "0123456789abcdefABCDEF" for c in digits):
+                raise ConfigError(where, "a \\u escape needs four hexadecimal digits")
+            out.append(chr(int(digits, 16)))
+            at += 4
+        else:
+            out.append(_ESCAPES.get(escape, escape))
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,126 @@
+"""Replacing a file as a whole, by one writer at a time: either the old content is there or the new, never a mixture.
+
+Ordering contract: the new content is written beside the old and fsynced, then renamed over it, then the folder is
+fsynced; whoever is told that the write is done can lose power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import FileFailure
+
+T = TypeVar("T")
+_POLL_SECONDS: Final = 0.02
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
+    """Writes a new content of ``path`` through ``write`` and gives back what that returned.
+
+    Raises `FileFailure`; after any failure the old file is as it was. ``overwrite`` False: an existing file is
+    refused, also one that appears while we write.
+    """
+    target = Path(os.path.realpath(path))
+    what = f"file {path}"
+    if not overwrite and target.exists():
+        raise _exists(what)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        result = _write_beside(target, temporary, write)
+        if overwrite:
+            temporary.replace(target)
+        else:
+            os.link(temporary, target)
+            temporary.unlink()
+        _sync_folder(target.parent)
+    except FileExistsError as error:
+        raise _exists(what) from error
+    except OSError as error:
+        raise FileFailure(f"{what} not written", reason(error), "what was there before is as it was") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return result
+
+
+def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    stream = os.fdopen(descriptor, "wb")
+    try:
+        if target.exists():
+            os.fchmod(descriptor, target.stat().st_mode & 0o7777)
+        result = write(stream)
+        stream.flush()
+        os.fsync(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):  # closing flushes again what could not be written
+            stream.close()
+        raise
+    stream.close()
+    return result
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
+    """Holds the lock that makes us the only writer of ``path``: an flock on a file beside it, removed afterwards.
+
+    Raises `FileFailure` where another process holds it for longer than ``timeout_ms``.
+    """
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.lock")
+    deadline = clock.monotonic() + timeout_ms / 1000
+    while (descriptor := _try_lock(beside, path)) is None:
+        if clock.monotonic() >= deadline:
+            raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
+        clock.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        beside.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _try_lock(beside: Path, path: Path) -> int | None:
+    try:
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        hint = "name another file, in a folder that can be written"
+        raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # whoever held it before us may have removed the file that we locked
+        if os.fstat(descriptor).st_ino == beside.stat().st_ino:
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        hint = "name another file, in a folder that can be written"
+        raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
+    os.close(descriptor)
+    return None
+
+
+def reason(error: OSError) -> str:
+    """Why the system refused, in its own words, lower case."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _exists(what: str) -> FileFailure:
+    return FileFailure(what, "exists already", "choose another name")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,184 @@
+"""The three phases of an old consumer group, their settings, and which changes between them are safe.
+
+Pure: values in, values out. A phase is what one process does with its offsets, fixed when it starts, so changing it
+means restarting every member ("a rolling bounce").
+
+Source of the semantics: kafka.consumer.ZookeeperConsumerConnector and kafka.consumer.ConsumerConfig, 0.8.2 to 1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.model import Committed, Offset, TopicPartition
+
+
+class Phase(Enum):
+    """Where a member commits its offsets to, and where it reads them from when it gets a partition."""
+
+    ZOOKEEPER = "zookeeper"
+    """Commits to ZooKeeper alone (``dual.commit.enabled`` has no effect here); reads ZooKeeper."""
+    DUAL = "dual"
+    """Commits to Kafka first, then to ZooKeeper what Kafka accepted; reads the larger of both."""
+    KAFKA = "kafka"
+    """Commits to Kafka alone; reads Kafka."""
+
+    @property
+    def commits_to_kafka(self) -> bool:
+        return self is not Phase.ZOOKEEPER
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSettings:
+    """What a member's ``consumer.properties`` must say in a phase. ``notes`` are for the person who edits it."""
+
+    properties: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    def as_lines(self) -> list[str]:
+        return [f"{key}={value}" for key, value in self.properties]
+
+    def as_argument(self) -> str:
+        """The settings in one line, ``key=value`` separated by blanks, as ``{settings}`` hands them to a command."""
+        return " ".join(self.as_lines())
+
+
+_AUTO_COMMIT_NOTES = (
+    "auto.commit.interval.ms (60000 unless set) decides how long a check takes: give it a window of at least three"
+    " intervals.",
+    "With auto.commit.enable=false the application commits by itself (commitOffsets); a check then sees a member only"
+    " when the application has committed.",
+    "A member that stops cleanly commits before it leaves; one that is killed repeats what it consumed since its last"
+    " commit.",
+)
+
+SETTINGS: Mapping[Phase, PhaseSettings] = {
+    Phase.ZOOKEEPER: PhaseSettings(
+        (("offsets.storage", "zookeeper"),),
+        (
+            "dual.commit.enabled may be left out: with offsets.storage=zookeeper it has no effect.",
+            *_AUTO_COMMIT_NOTES,
+        ),
+    ),
+    Phase.DUAL: PhaseSettings(
+        (("offsets.storage", "kafka"), ("dual.commit.enabled", "true")),
+        (
+            "Every owned partition is committed to Kafka at each automatic commit; a ZooKeeper node is written only"
+            " when its offset changes.",
+            *_AUTO_COMMIT_NOTES,
+        ),
+    ),
+    Phase.KAFKA: PhaseSettings(
+        (("offsets.storage", "kafka"), ("dual.commit.enabled", "false")),
+        (
+            "dual.commit.enabled must be said: left out, it is true as soon as offsets.storage=kafka.",
+            *_AUTO_COMMIT_NOTES,
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """One rolling bounce: every member goes from ``start`` to ``to``."""
+
+    start: Phase
+    to: Phase
+
+    def __str__(self) -> str:
+        return f"{self.start.value} -> {self.to.value}"
+
+
+SAFE_CHANGES: Mapping[PhaseChange, str] = {
+    PhaseChange(Phase.ZOOKEEPER, Phase.DUAL): (
+        "Members not yet bounced commit to ZooKeeper alone; bounced ones commit to both and read the larger, so whoever"
+        " gets a partition continues where it was left."
+    ),
+    PhaseChange(Phase.DUAL, Phase.KAFKA): (
+        "Dual members write Kafka before ZooKeeper, so Kafka holds everything; bounced members read Kafka, those not"
+        " yet bounced read the larger of both."
+    ),
+    PhaseChange(Phase.KAFKA, Phase.DUAL): (
+        "Every member still commits to Kafka, so Kafka holds everything; dual members read the larger of both."
+        " ZooKeeper catches up with the traffic, and the partitions without traffic are copied before the gate."
+    ),
+    PhaseChange(Phase.DUAL, Phase.ZOOKEEPER): (
+        "Once ZooKeeper has caught up on every partition, dual members keep it so; bounced members read and write"
+        " ZooKeeper, those not yet bounced read the larger of both."
+    ),
+}
+
+UNSAFE_CHANGES: Mapping[PhaseChange, str] = {
+    PhaseChange(Phase.ZOOKEEPER, Phase.KAFKA): (
+        "a bounced member reads Kafka alone, where the commits made to ZooKeeper never arrived: it starts at an old"
+        " Kafka offset and repeats, or finds none and goes where auto.offset.reset says (largest, the default:"
+        " everything not yet consumed is lost; smallest: everything is repeated); and members not yet bounced read"
+        " ZooKeeper alone, so a partition that goes back to one of them repeats what the bounced member consumed"
+    ),
+    PhaseChange(Phase.KAFKA, Phase.ZOOKEEPER): (
+        "a bounced member reads ZooKeeper alone, which has stood still since Kafka took over: everything committed to"
+        " Kafka since then is repeated (or, where ZooKeeper has no offset, skipped with auto.offset.reset=largest); and"
+        " its commits to ZooKeeper are unknown to the members not yet bounced, which repeat them when a partition goes"
+        " back"
+    ),
+}
+
+
+def route(start: Phase, to: Phase) -> tuple[PhaseChange, ...]:
+    """The safe bounces that lead from one phase to another, in order; empty where nothing is to be done."""
+    if start is to:
+        return ()
+    if PhaseChange(start, to) in SAFE_CHANGES:
+        return (PhaseChange(start, to),)
+    return (PhaseChange(start, Phase.DUAL), PhaseChange(Phase.DUAL, to))
+
+
+def require_safe(
+    start: Phase,
+    to: Phase,
+    *,
+    zookeeper: Mapping[TopicPartition, Offset] | None = None,
+    kafka: Mapping[TopicPartition, Offset] | None = None,
+) -> PhaseChange:
+    """The change, if one rolling bounce may make it.
+
+    Raises `GateRefused` for the two direct ones, naming the commits that would be lost or repeated; the offsets of
+    both stores, where given, put numbers to it.
+    """
+    change = PhaseChange(start, to)
+    if start is to:
+        raise GateRefused(f"bounce {change}", "the group is in this phase already", "nothing is to be done")
+    if change in SAFE_CHANGES:
+        return change
+    why = UNSAFE_CHANGES[change]
+    if numbers := _what_would_happen(start, zookeeper or {}, kafka or {}):
+        why += "; now: " + "; ".join(numbers)
+    raise GateRefused(
+        f"bounce {change} directly",
+        why,
+        f"go through dual: first bounce to dual, check it, then bounce to {to.value}",
+    )
+
+
+def _what_would_happen(
+    start: Phase, zookeeper: Mapping[TopicPartition, Offset], kafka: Mapping[TopicPartition, Offset]
+) -> list[str]:
+    """For the first few partitions: where a member would start, against where the group is."""
+    current, other = (zookeeper, kafka) if start is Phase.ZOOKEEPER else (kafka, zookeeper)
+    name = "Kafka" if start is Phase.ZOOKEEPER else "ZooKeeper"
+    texts: list[str] = []
+    for tp in sorted(current):
+        here, there = current[tp], other.get(tp)
+        if not isinstance(here, Committed):
+            continue
+        if not isinstance(there, Committed):
+            texts.append(f"{tp} is at {here.offset}, and {name} has no offset")
+        elif there.offset < here.offset:
+            texts.append(f"{tp} is at {here.offset}, {name} at {there.offset}: {here.offset - there.offset} repeated")
+    shown = texts[:3]
+    if len(texts) > len(shown):
+        shown.append(f"and {len(texts) - len(shown)} more partitions")
+    return shown

@@ -1,0 +1,79 @@
+"""Before-images on disk: where they are kept, how they become durable, and finding them again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.groups.edit_plan import Proposal, ProposedChange
+from offsetmgr.snapshots.base import SnapshotHeader
+from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images
+from offsetmgr.snapshots.group_images import write_images as write_stream
+from offsetmgr.stores.crossing import with_origin
+
+
+def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
+    """A name for a new file under ``folder``: time (UTC, to the millisecond), operation, process."""
+    at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
+    stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
+    return folder / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
+
+
+def header_for(
+    store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
+) -> SnapshotHeader:
+    """The header of a snapshot or of before-images taken now of ``store``, whose topics have these ids.
+
+    Raises what `OffsetStore.identity` raises."""
+    identity = store.identity()
+    header = SnapshotHeader.new(store.uri, identity.kind, identity.id, tool_version)
+    return with_origin(header, store.log_origin(), topic_ids or {})
+
+
+def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None:
+    """Writes what each change of ``proposal`` will find and leave, and makes it durable before it returns.
+
+    Raises `UsageError` where ``path`` exists already, `OffsetMgrError` where it cannot be written.
+    """
+
+    def groups() -> Iterator[tuple[str, list[ProposedChange]]]:
+        for group in proposal:
+            rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, no problem
+            if rows and group.problem is None:
+                yield group.group, rows
+
+    if path.exists():
+        raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as stream:
+            write_stream(stream, header, groups())
+            stream.flush()
+            os.fsync(stream.fileno())
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        why = f"cannot be written: {error.strerror}; nothing was changed"
+        raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
+
+
+def holds_images(path: Path) -> bool:
+    """Whether ``path`` is a file of before-images, so that importing it takes an edit back."""
+    try:
+        with path.open("rb") as stream:
+            return is_images(stream)
+    except OSError:
+        return False
+
+
+def load_images(path: Path) -> Iterator[GroupImages]:
+    """The before-images of a file, one group at a time. Raises `MalformedData` before the first."""
+    with path.open("rb") as stream:
+        yield from read_images(stream, what=f"before-images {path}")

@@ -1,0 +1,131 @@
+"""What a group is doing: its state and members beside its offsets and lag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
+from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.groups.edit_plan import GroupProposal
+from offsetmgr.groups.lag import LagRow, lag, uncommitted
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.kafka.cluster.base import Cluster
+
+GROUPS_AT_ONCE: Final = 500
+"""Groups whose members are asked about together."""
+
+Directory: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
+"""Where live members are known: a Kafka cluster's coordinators, or ZooKeeper's registry. Unknown groups are DEAD."""
+
+
+class DescribedPartition(NamedTuple):
+    """One partition of a described group, and the member that it is assigned to."""
+
+    row: LagRow
+    owner: GroupMember | None
+
+
+class Described(NamedTuple):
+    """One group: ``description`` as its directory sees it, ``partitions`` committed or owned, sorted.
+
+    ``error`` is why the group could not be described; then nothing else is meant.
+    """
+
+    group: str
+    description: GroupDescription
+    partitions: list[DescribedPartition]
+    error: OffsetMgrError | None = None
+
+
+def describe(
+    store: OffsetStore,
+    cluster: Cluster | None,
+    directory: Directory,
+    groups: Iterable[str],
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    newer: OffsetStore | None = None,
+) -> Iterator[Described]:
+    """Groups as they are now, in the order asked. Without a cluster the logs, and so the lag, are unknown. ``newer``
+    is as in `offsetmgr.groups.lag.lag`.
+
+    A group that neither the store nor the directory knows is `GroupNotFound` as its outcome.
+    """
+    names = list(dict.fromkeys(groups))
+    remaining = iter(names)
+    descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
+    for found in lag(store, cluster, names, topics, newer=newer):
+        if found.group not in descriptions:
+            descriptions = directory(list(islice(remaining, GROUPS_AT_ONCE)))
+        description = descriptions[found.group]
+        if isinstance(description, OffsetMgrError) or found.error is not None:
+            error = found.error if isinstance(description, GroupDescription) else description
+            yield Described(found.group, GroupDescription(found.group, "UNKNOWN"), [], error)
+            continue
+        if description.state == "DEAD" and found.rows:
+            description = GroupDescription(found.group, "EMPTY", coordinator=description.coordinator)
+        owners = {tp: member for member in description.members for tp in member.partitions}
+        unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
+        rows = found.rows + _uncommitted(found.group, cluster, unowned)
+        # Brokers 0.8.2 know no groups, so they do not say of one that it does not exist.
+        unseen = description.state == "DEAD" or not (description.membership or description.members)
+        if unseen and not rows and not _known(store, found.group):
+            missing = GroupNotFound(
+                f"group {found.group!r}", f"does not exist in {store.uri}", "offsetmgr groups list shows the groups"
+            )
+            yield Described(found.group, description, [], missing)
+            continue
+        rows.sort(key=_partition)
+        yield Described(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
+
+
+def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None:
+    """Raises `GroupActive` naming the members of the first group that has any, and what the directory raises."""
+    for group, description in directory(list(groups)).items():
+        if isinstance(description, OffsetMgrError):
+            raise description
+        if description.members:
+            raise _active(f"{what} of group {group!r}", description)
+
+
+def refuse_active(directory: Directory, proposals: Iterable[GroupProposal]) -> Iterator[GroupProposal]:
+    """The proposals, with `GroupActive` as the problem of those whose group has members: they would overwrite an
+    edit at their next commit. Where members cannot be known, that is the group's problem."""
+    remaining = iter(proposals)
+    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        descriptions = directory([p.group for p in batch])
+        for proposal in batch:
+            found = descriptions[proposal.group]
+            if isinstance(found, OffsetMgrError):
+                yield replace(proposal, problem=proposal.problem or found)
+            elif found.members:
+                yield replace(proposal, problem=proposal.problem or _active(f"group {proposal.group}", found))
+            else:
+                yield proposal
+
+
+def _active(what: str, found: GroupDescription) -> GroupActive:
+    members = tuple(str(member) for member in found.members)
+    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
+    why = f"{found.state} with {len(members)} member{'' if len(members) == 1 else 's'}: {', '.join(members[:5])}{more}"
+    if found.lock_ends_s:
+        why = f"another run of offsetmgr holds its lock: {members[0]}"
+    return GroupActive(what, why, "stop its consumers first", members=members, lock_ends_s=found.lock_ends_s)
+
+
+def _known(store: OffsetStore, group: str) -> bool:
+    return group in set(store.groups())
+
+
+def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
+    """Partitions that are owned and have no commit: the lag is unknown, the log is not."""
+    logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
+    return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
+
+
+def _partition(row: LagRow) -> TopicPartition:
+    return row.partition

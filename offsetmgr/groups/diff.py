@@ -1,0 +1,79 @@
+"""Diff: where two stores disagree, over the union of their groups and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import tee
+from typing import NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, scan_in_order
+from offsetmgr.groups.topic_matches import Sought
+
+
+class Difference(NamedTuple):
+    """One partition on which the stores disagree, or that could not be compared.
+
+    ``kind``: ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (then
+    ``error`` says why; a side that could not be read is None). ``partition`` is None where the whole group is meant.
+    """
+
+    group: str
+    partition: TopicPartition | None
+    kind: str
+    left: Offset | None
+    right: Offset | None
+    error: OffsetMgrError | None = None
+
+
+def diff(
+    left: OffsetStore,
+    right: OffsetStore,
+    groups: Iterable[str],
+    topics: TopicSelection = ALL_TOPICS,
+    sought: Sought | None = None,
+) -> Iterator[Difference]:
+    """All differences of ``groups``, in their order, sorted by partition.
+
+    What only one of the stores can carry (metadata, leader epoch) is not compared. ``sought`` is told of what was read.
+    """
+    for_left, for_right = tee(groups)
+    capabilities = (left.capabilities, right.capabilities)
+    for here, there in zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True):
+        if sought is not None:
+            sought.see_group(here)
+            sought.see_group(there)
+        yield from _group(here, there, topics, capabilities)
+
+
+def _group(
+    left: GroupOffsets, right: GroupOffsets, topics: TopicSelection, capabilities: tuple[Capabilities, Capabilities]
+) -> Iterator[Difference]:
+    if (error := left.error or right.error) is not None:
+        yield Difference(left.group, None, "unreadable", None, None, error)
+        return
+    for tp in sorted({*left.offsets, *right.offsets, *left.errors, *right.errors}):
+        if not topics.matches(tp):
+            continue
+        here: Offset | None = None if tp in left.errors else left.offsets.get(tp, ABSENT)
+        there: Offset | None = None if tp in right.errors else right.offsets.get(tp, ABSENT)
+        if (kind := _kind(here, there, capabilities)) is not None:
+            yield Difference(left.group, tp, kind, here, there, left.errors.get(tp) or right.errors.get(tp))
+
+
+def _kind(left: Offset | None, right: Offset | None, capabilities: tuple[Capabilities, Capabilities]) -> str | None:
+    if left is None or right is None:
+        return "unreadable"
+    if not isinstance(left, Committed):
+        return "only-right" if isinstance(right, Committed) else None
+    if not isinstance(right, Committed):
+        return "only-left"
+    if left.offset != right.offset:
+        return "offset"
+    if all(c.metadata for c in capabilities) and left.metadata != right.metadata:
+        return "metadata"
+    if all(c.leader_epoch for c in capabilities) and left.leader_epoch != right.leader_epoch:
+        return "leader-epoch"
+    return None

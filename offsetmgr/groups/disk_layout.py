@@ -1,0 +1,172 @@
+"""The folders of an offsets topic on the disks of a Kafka that does not run any more: finding them, and what of them is
+not there. What is in them is read by `saved`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.groups.replica_choice import Listener
+from offsetmgr.segments.broker_lock import Use, standing
+from offsetmgr.segments.partition import is_named_as_one, named_partitions, partition_of, segments_in
+from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
+from offsetmgr.stores.origin import UNNAMED, LogOrigin
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+
+
+@dataclass(slots=True)
+class Sources:
+    """The folders of an offsets topic: by partition, all that were found of it, on however many brokers."""
+
+    topic: str
+    partitions: dict[int, list[Path]] = field(default_factory=dict)
+    transactions: dict[int, list[Path]] = field(default_factory=dict)
+    log_dirs: list[Path] = field(default_factory=list)
+    named: bool = False
+    """Whether partitions' folders were named one by one, so that others are not expected."""
+    empty: list[Path] = field(default_factory=list)
+    """What was named for a log dir and holds no partition of any topic: a disk that is not mounted, perhaps."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all partitions from 0 up to the largest are here, so that their number is known."""
+        return len(self.partitions) == max(self.partitions) + 1
+
+    @property
+    def missing(self) -> str:
+        """The partitions below the largest of which no folder was found, as people write them: 3, 7, 10-18."""
+        numbers = [-1, *sorted(self.partitions)]
+        gaps = [(before + 1, behind - 1) for before, behind in pairwise(numbers) if behind - before > 1]
+        return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
+
+
+def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
+    """The partitions of ``topic`` in brokers' log dirs; a partition's own folder is taken as it is, of any topic.
+
+    A folder that is named twice, by whatever path, counts once. Raises `UsageError` where there is none, or folders of
+    several topics; `FileFailure`, `UnsupportedOperation`.
+    """
+    finding = _Finding(topic)
+    for folder in dict.fromkeys(folders):
+        finding.look_into(folder)
+    return finding.result(folders)
+
+
+class _Finding:
+    def __init__(self, topic: str) -> None:
+        self._sources = Sources(topic)
+        self._single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+        self._known: set[Path] = set()
+
+    def look_into(self, folder: Path) -> None:
+        sources = self._sources
+        partitions = [] if segments_in(folder) else named_partitions(folder)
+        log_dir = folder
+        if partitions:
+            for name, found in partitions:
+                if name.topic == sources.topic:
+                    self._add(sources.partitions, name.partition, found)
+                elif name.topic == TRANSACTIONS:
+                    self._add(sources.transactions, name.partition, found)
+        elif segments_in(folder) or (is_named_as_one(folder) and partition_of(folder).topic == sources.topic):
+            name = partition_of(folder)
+            log_dir = folder.absolute().parent
+            self._single[name.topic].append((name.partition, folder))
+        else:
+            sources.empty.append(folder)
+        if log_dir not in sources.log_dirs:
+            sources.log_dirs.append(log_dir)
+
+    def result(self, folders: Sequence[Path]) -> Sources:
+        sources = self._sources
+        for number, path in self._single.pop(TRANSACTIONS, []):
+            self._add(sources.transactions, number, path)
+        for topic, found in self._single.items():
+            if (sources.partitions or len(self._single) > 1) and topic != sources.topic:
+                raise UsageError(f"folder {found[0][1]}", f"is of topic {topic}, others are of {sources.topic}")
+            sources.topic, sources.named = topic, True
+            for number, path in found:
+                self._add(sources.partitions, number, path)
+        if not sources.partitions:
+            where = ", ".join(map(str, folders))
+            hint = f"as in {sources.topic}-0; or name a partition's folder"
+            raise UsageError(where, f"holds no folder of topic {sources.topic}", hint)
+        return sources
+
+    def _add(self, found: dict[int, list[Path]], number: int, folder: Path) -> None:
+        """Once, by whatever path it is named."""
+        real = folder.resolve()
+        if real not in self._known:
+            self._known.add(real)
+            found.setdefault(number, []).append(folder)
+
+
+def cluster_id(sources: Sources) -> str | None:
+    """The id of the cluster whose log dirs these are, as they say themselves; None where none says it."""
+    for log_dir in sources.log_dirs:
+        try:
+            lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue  # it is told for people's sake alone
+        for line in lines:
+            name, _, value = line.partition("=")
+            if name.strip() == "cluster.id" and value.strip():
+                return value.strip()
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLogs:
+    """Log dirs as the source of offsets; see `offsetmgr.stores.crossing.NumberedStore`."""
+
+    sources: Sources
+
+    @property
+    def uri(self) -> str:
+        return f"log:{','.join(map(str, self.sources.log_dirs))}"
+
+    def log_origin(self) -> LogOrigin:
+        """The cluster id in the log dirs' ``meta.properties``."""
+        found = cluster_id(self.sources)
+        if found is None:
+            return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
+        return LogOrigin(found, "cluster.id in meta.properties")
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
+        """Not known."""
+        return {}
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """Not known."""
+        return {}
+
+
+def look_over(sources: Sources, listener: Listener) -> None:
+    """Says what is to be known before they are read: that a broker is writing there, and which are missing."""
+    for log_dir in sources.log_dirs:
+        found = standing(log_dir)
+        if found.use is Use.RUNNING:
+            listener.note(f"mind: {log_dir}: {found}: what it writes meanwhile is not seen")
+    for error in gaps(sources):
+        listener.error(error)
+    if sources.named and (missing := sources.missing):
+        listener.note(f"{sources.topic}: partitions {missing} are not among the folders named, nor are their groups")
+
+
+def gaps(sources: Sources) -> list[OffsetMgrError]:
+    """What should be there and is not: partitions in a log dir, those below the largest. Where partitions' folders were
+    named one by one, others are not expected."""
+    found = [
+        OffsetMgrError(f"folder {folder}", "holds no partition of any topic", "is its disk mounted? Else leave it out")
+        for folder in sources.empty
+    ]
+    if not sources.named and (missing := sources.missing):
+        why = f"there is no folder of its partitions {missing}: the groups that lie there are not found"
+        found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
+    return found

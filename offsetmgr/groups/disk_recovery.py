@@ -1,0 +1,233 @@
+"""Committed offsets out of the folders of a Kafka that does not run any more: reading many at a time, and putting
+the groups together. `savedfolders` finds them, `replicas` chooses among those of several brokers.
+
+Nothing is written here. What is worth knowing is said to a `Listener`; what fails is one folder's or one partition's
+failure, and the rest goes on (rule 1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.model import Committed, TopicPartition, is_deleted
+from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.disk_layout import Sources, look_over
+from offsetmgr.groups.replica_choice import Listener, best
+from offsetmgr.manager import expiration
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import OffsetValue
+from offsetmgr.records.kafka import KEY_NAMES
+from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
+from offsetmgr.segments.offsets_partition import SavedPartition, read_decisions, read_partition
+from offsetmgr.segments.partition import partition_of
+from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
+
+_SHOWN: Final = 5
+"""Names of groups, where there may be thousands."""
+
+
+class Expiry(NamedTuple):
+    """What a broker's next check would have deleted at ``at`` (ms since 1970) is left out.
+
+    ``retention_ms`` is ``offsets.retention.minutes``, in milliseconds.
+    """
+
+    at: int
+    retention_ms: int
+
+    def over(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
+        """Whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
+        if activity is not None and activity.format == AvroFormat.name:
+            terms = expiration.Terms(retention_ms=self.retention_ms)
+            value = OffsetValue(saved.offset, None, "", saved.commit_timestamp, saved.expire_timestamp)
+            return expiration.expires_at(value, activity.since, terms) <= self.at
+        base = saved.commit_timestamp
+        if activity is not None and activity.members:
+            if activity.subscribed is None or tp.topic in activity.subscribed:
+                return False
+        elif activity is not None and activity.protocol_type and activity.since is not None:
+            base = activity.since
+        over = base + self.retention_ms if saved.expire_timestamp is None else saved.expire_timestamp
+        return over <= self.at
+
+
+def saved_groups(
+    sources: Sources, listener: Listener, *, processes: int = 1, expiry: Expiry | None = None
+) -> Iterator[SavedGroup]:
+    """Every group that has offsets there, partition by partition; within one by name. At most so many ``processes``.
+
+    A group that lies in several partitions, since their number was raised, is given as it is in the one that its
+    coordinator reads. Memory grows with the offsets of the partitions at hand, and with the names of all groups.
+    """
+    look_over(sources, listener)
+    decided = _decisions(sources, listener, processes)
+    gathering = _Gathering(sources, listener)
+    for result in _partitions(sources, decided, listener, processes):
+        if isinstance(result, int):
+            gathering.failed.add(result)
+            continue
+        _report(result, listener)
+        for group in result.decoded.groups:
+            if gathering.at_home(result.partition.partition, group):
+                yield from _kept(group, expiry, listener)
+    for group in gathering.strays():
+        yield from _kept(group, expiry, listener)
+
+
+def group_offsets(saved: SavedGroup) -> GroupOffsets:
+    """The group as stores and snapshots speak of it: without offsets that offsetmgr has deleted."""
+    new = tuple.__new__  # skips the argument handling of named tuples
+    offsets = {
+        tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items() if not is_deleted(one[0], one[1])
+    }
+    return GroupOffsets(saved.group, offsets, saved.errors)
+
+
+def _kept(group: SavedGroup, expiry: Expiry | None, listener: Listener) -> Iterator[SavedGroup]:
+    if expiry is None:
+        yield group
+        return
+    if group.activity_error is not None:
+        why = f"whether its offsets have expired is not known, so all are kept: {group.activity_error}"
+        listener.error(OffsetMgrError(f"group {group.group!r}", why, group.activity_error.hint))
+        yield group
+        return
+    left = {tp: saved for tp, saved in group.offsets.items() if not expiry.over(tp, saved, group.activity)}
+    if left or group.errors:
+        yield SavedGroup(group.group, left, group.errors, group.activity, group.activity_error)
+
+
+def _decisions(sources: Sources, listener: Listener, processes: int) -> dict[TopicPartition, dict[int, bool]]:
+    """By partition: the producers whose transaction was decided."""
+    found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
+    for number, result in best(sources.transactions, read_decisions, TRANSACTIONS, listener, processes):
+        if isinstance(result, OffsetMgrError):
+            listener.error(result)
+            continue
+        decisions, errors = result
+        for error in errors:
+            listener.error(OffsetMgrError(f"{TRANSACTIONS}-{number}", str(error)))
+        for decision in decisions:
+            found[decision.partition][decision.producer] = decision.committed
+    return found
+
+
+def _partitions(
+    sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: Listener, processes: int
+) -> Iterator[SavedPartition | int]:
+    """Every partition that can be read, and the numbers of those that cannot."""
+    # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
+    producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
+    read = partial(_read_one, producers)
+    unknown_starts: set[str] = set()
+
+    for number, result in best(sources.partitions, read, sources.topic, listener, processes):
+        if isinstance(result, OffsetMgrError):
+            listener.error(result)
+            yield number
+        else:
+            if result.unknown_start is not None and (text := str(result.unknown_start)) not in unknown_starts:
+                unknown_starts.add(text)
+                listener.note(f"{text}: logs are taken to begin with their first segment, as brokers do")
+            yield result
+
+
+def _read_one(decided: Mapping[int, Mapping[int, bool]], folder: Path, tick: Callable[[int], None]) -> SavedPartition:
+    return read_partition(folder, decided.get(partition_of(folder).partition), tick)
+
+
+def _report(found: SavedPartition, listener: Listener) -> None:
+    """What is worth knowing of a partition, and what in it could not be read."""
+    name = found.partition
+    if found.cut is not None:
+        listener.note(f"{name}: cut as a broker's recovery would: {found.cut}")
+    if found.pending:
+        listener.note(
+            f"{name}: offsetmgr leaves out {count_of(found.pending, 'offset')} of "
+            f"{count_of(found.transactions, 'open transaction')}: whether they were committed is not known"
+        )
+    if found.settled:
+        listener.note(
+            f"{name}: offsetmgr takes the end of {count_of(found.settled, 'transaction')} from {TRANSACTIONS}"
+        )
+    if found.keyless:
+        listener.note(f"{name}: offsetmgr skips {count_of(found.keyless, 'record')} without a key")
+    for what, count in sorted(found.decoded.other.items()):
+        if what.startswith("of"):
+            listener.error(OffsetMgrError(str(name), f"{count} keys are {what}"))
+        elif int(what.rpartition(" ")[2]) not in KEY_NAMES:
+            listener.note(f"{name}: {count} keys are of {what}, which is not known; they are left out")
+    for error in found.decoded.errors:
+        listener.error(OffsetMgrError(str(name), str(error)))
+
+
+class _Gathering:
+    """Which of a group's places holds, where it lies in several partitions."""
+
+    def __init__(self, sources: Sources, listener: Listener) -> None:
+        self._count = max(sources.partitions) + 1 if sources.complete else None
+        self._topic = sources.topic
+        self._listener = listener
+        self._seen: dict[str, int] = {}
+        self._strays: dict[str, tuple[int, SavedGroup]] = {}
+        self.failed: set[int] = set()
+
+    def at_home(self, partition: int, group: SavedGroup) -> bool:
+        """Whether the group is to be taken from here at once."""
+        name = group.group
+        if self._count is not None and shard_for(name, self._count) != partition:
+            known = self._strays.get(name)
+            if known is None or _latest(known[1]) < _latest(group):
+                self._strays[name] = (partition, group)
+            return False
+        before = self._seen.setdefault(name, partition)
+        if before == partition:
+            return True
+        self._listener.error(
+            Conflict(
+                f"group {name!r}",
+                f"lies in {self._topic}-{before} and {self._topic}-{partition}; that of the former is taken",
+                "name all partitions of the topic, so that their number is known",
+            )
+        )
+        return False
+
+    def strays(self) -> Iterator[SavedGroup]:
+        """Groups that were found only where their coordinator would not look, now that all has been read."""
+        stale, strange = 0, list[str]()
+        for name, (partition, group) in sorted(self._strays.items()):
+            if name in self._seen:
+                stale += 1
+            elif self._count is not None and (home := shard_for(name, self._count)) in self.failed:
+                self._listener.error(
+                    OffsetMgrError(
+                        f"group {name!r}",
+                        f"{self._topic}-{home}, where it belongs, cannot be read; what "
+                        f"{self._topic}-{partition} says of it may be old, and is left out",
+                    )
+                )
+            else:
+                strange.append(name)
+                yield group
+        if strange:
+            more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+            self._listener.note(
+                f"offsetmgr takes {count_of(len(strange), 'group')} from where a coordinator does not look, "
+                f"{self._topic} having {self._count} partitions: {', '.join(strange[:_SHOWN])}{more}"
+            )
+        if stale:
+            self._listener.note(
+                f"offsetmgr found {count_of(stale, 'group')} in another partition as well, from before their number "
+                "was raised"
+            )
+
+
+def _latest(group: SavedGroup) -> int:
+    return max((saved.commit_timestamp for saved in group.offsets.values()), default=-1)

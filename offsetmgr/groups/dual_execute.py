@@ -1,0 +1,169 @@
+"""Edits of two stores that are to say the same (a dual store), carried out so that each can be taken back by itself.
+
+What a dual store shows is the larger of both, so one before-image could not restore both: here each of the two has its
+own proposal, and its own before-images.
+
+Ordering contract: both files of before-images are complete and fsynced before the first edit; the primary is written
+before the secondary, and the secondary never for a partition that the primary refused (rule 7). Every write is
+conditional on the very value that its before-image holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.offset_store import (
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    Guard,
+    OffsetStore,
+    Verdict,
+    same_value,
+)
+from offsetmgr.groups.before_images import write_images
+from offsetmgr.groups.edit_plan import GroupProposal, Proposal, ProposedChange
+from offsetmgr.groups.selection import scan_in_order
+from offsetmgr.snapshots.base import SnapshotHeader
+
+GROUPS_AT_ONCE: Final = 200
+"""How many groups are written to the primary before it is the secondary's turn."""
+
+
+@runtime_checkable
+class Twofold(Protocol):
+    """A store that keeps the same offsets in two others."""
+
+    @property
+    def primary(self) -> OffsetStore: ...
+
+    @property
+    def secondary(self) -> OffsetStore: ...
+
+
+class Image(NamedTuple):
+    """Where the before-images of one of the two stores go, and what the file says of it."""
+
+    path: Path
+    header: SnapshotHeader
+
+
+def carry_out_both(
+    store: Twofold,
+    proposal: Proposal,
+    images: tuple[Image, Image],
+    *,
+    guard: Guard = Guard.LOCK,
+    on_images: Callable[[Path], None] | None = None,
+) -> Iterator[GroupEditResult]:
+    """As `carry_out`, with one file of before-images for the primary and one for the secondary.
+
+    A partition whose secondary alone failed is FAILED, and its error says that the primary was written.
+    """
+    names = [p.group for p in proposal if p.edit(guard) is not None]
+    with Proposal() as first, Proposal() as second:
+        both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
+        for one, (here, there) in zip((p for p in proposal if p.edit(guard) is not None), both, strict=True):
+            moved = _moved(one, here, there)
+            first.add(_inner(one, here, moved, store.primary))
+            second.add(_inner(one, there, moved, store.secondary))
+        for image, inner in zip(images, (first, second), strict=True):
+            write_images(image.path, inner, image.header)
+            if on_images is not None:
+                on_images(image.path)
+        pairs = zip(first, second, strict=True)
+        while batch := list(islice(pairs, GROUPS_AT_ONCE)):
+            yield from _carry_out(store, batch, guard)
+
+
+def _moved(proposal: GroupProposal, here: GroupOffsets, there: GroupOffsets) -> Mapping[TopicPartition, OffsetMgrError]:
+    """Partitions that cannot be changed: unreadable in one of the stores, or not what the proposal was made for."""
+    found: dict[TopicPartition, OffsetMgrError] = {}
+    for change in proposal.changes:
+        tp = change.partition
+        error = here.error or there.error or here.errors.get(tp) or there.errors.get(tp)
+        if error is None:
+            committed = (here.offsets.get(tp), there.offsets.get(tp))
+            now = max((c.offset for c in committed if c is not None), default=None)
+            if now != (change.before.offset if isinstance(change.before, Committed) else None):
+                error = Conflict(f"group {proposal.group}, {tp}", f"has moved on meanwhile: {now} now")
+        if error is not None:
+            found[tp] = error
+    return found
+
+
+def _inner(
+    proposal: GroupProposal, found: GroupOffsets, moved: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
+) -> GroupProposal:
+    """The part of one of the two stores: the same wish, on its own before-images."""
+
+    def change(wanted: ProposedChange) -> ProposedChange:
+        before: Offset = found.offsets.get(wanted.partition, ABSENT)
+        differs = not same_value(before, wanted.after, store.capabilities)
+        problem = moved.get(wanted.partition)
+        return wanted._replace(before=before, problem=problem, writes=differs and problem is None)
+
+    wanted = (c for c in proposal.changes if c.writes and c.problem is None)
+    return GroupProposal(proposal.group, tuple(change(one) for one in wanted))
+
+
+def _carry_out(
+    store: Twofold, batch: list[tuple[GroupProposal, GroupProposal]], guard: Guard
+) -> Iterator[GroupEditResult]:
+    done = _edit(store.primary, [edit for first, _ in batch if (edit := first.edit(guard)) is not None])
+    seconds: list[GroupEdit] = []
+    for _, second in batch:
+        edit = second.edit(guard)
+        if edit is None:
+            continue
+        failed = done[second.group].failures if second.group in done else {}
+        taken = {tp: change for tp, change in edit.changes.items() if tp not in failed}
+        if taken:
+            seconds.append(GroupEdit(second.group, taken, guard))
+    also = _edit(store.secondary, seconds)
+    for first, _ in batch:
+        yield _combined(first, done.get(first.group), also.get(first.group))
+
+
+def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
+    """One result a group: where the store as a whole fails, that failure for all that it has not answered."""
+    done: dict[str, GroupEditResult] = {}
+    try:
+        for result in store.edit(edits) if edits else ():
+            done[result.group] = result
+    except OffsetMgrError as error:
+        failed = ChangeOutcome(Verdict.FAILED, None, error)
+        for edit in edits:
+            done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
+    return done
+
+
+def _combined(
+    proposal: GroupProposal, first: GroupEditResult | None, second: GroupEditResult | None
+) -> GroupEditResult:
+    outcomes: dict[TopicPartition, ChangeOutcome] = {}
+    for change in proposal.changes:
+        tp = change.partition
+        here = first.outcomes.get(tp) if first is not None else None
+        there = second.outcomes.get(tp) if second is not None else None
+        if change.problem is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, change.before, change.problem)
+        elif here is not None and here.error is not None:
+            outcomes[tp] = here
+        elif there is not None and there.error is not None:
+            written = "written to the primary" if here is not None else "already so in the primary"
+            error = OffsetMgrError(
+                f"group {proposal.group}, {tp}", f"{written}, but not to the secondary: {there.error}", there.error.hint
+            )
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, change.before, error)
+        else:
+            wrote = any(o is not None and o.verdict is Verdict.WRITTEN for o in (here, there))
+            outcomes[tp] = ChangeOutcome(Verdict.WRITTEN if wrote else Verdict.UNCHANGED, change.before)
+    both = "the two stores are written one after the other, each on its own condition"
+    return GroupEditResult(proposal.group, outcomes, atomic=False, how=both)

@@ -1,0 +1,163 @@
+"""What an edit is going to do, as a value: shown before it runs, kept as before-images, then carried out.
+
+A `Proposal` holds any number of changes in bounded memory: what does not fit is kept in an unnamed temporary file.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import IO, Final, NamedTuple, Self
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, Guard, same_value
+
+IN_MEMORY: Final = 60_000
+"""Changes held as objects before a proposal moves to its temporary file; about 40 MB."""
+
+
+class ProposedChange(NamedTuple):
+    """One partition's change: ``before`` as it was read, ``after`` None to delete it.
+
+    ``note`` says what people should know (clamped, rewinds, ...). ``problem`` is why it will not be done at all.
+    ``writes`` is False where the store already holds what is wanted.
+    """
+
+    partition: TopicPartition
+    before: Offset
+    after: OffsetAndMetadata | None
+    note: str = ""
+    problem: OffsetMgrError | None = None
+    writes: bool = True
+
+
+BY_PARTITION: Final = itemgetter(0)
+"""Sorts changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProposal:
+    """One group's changes, sorted by partition. ``problem`` is why nothing of the group will be done; ``as_of`` is that
+    of the scan in which each ``before`` was found (see `GroupEdit`)."""
+
+    group: str
+    changes: tuple[ProposedChange, ...]
+    problem: OffsetMgrError | None = None
+    as_of: int | None = None
+
+    def edit(self, guard: Guard = Guard.LOCK) -> GroupEdit | None:
+        """The edit that carries it out, each change conditional on its before-image; None where nothing is to do.
+
+        Rewinds were decided on when the change was proposed, in sight of the very value that the write expects.
+        """
+        new = tuple.__new__  # skips the argument handling of named tuples
+        changes = {
+            tp: new(Change, (after, before, True))
+            for tp, before, after, _, problem, writes in self.changes
+            if writes and problem is None
+        }
+        if not changes or self.problem is not None:
+            return None
+        return GroupEdit(self.group, changes, guard, as_of=self.as_of)
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much a proposal would do, in partitions (``groups``: groups with at least one write)."""
+
+    groups: int = 0
+    writes: int = 0
+    unchanged: int = 0
+    problems: int = 0
+
+
+@dataclass(slots=True)
+class Proposal:
+    """All changes of one edit, in the order of their groups; iterate it as often as needed, then close it."""
+
+    counts: Counts = field(default_factory=Counts)
+    _held: list[GroupProposal] = field(default_factory=list)
+    _held_changes: int = 0
+    _file: IO[bytes] | None = None
+
+    @classmethod
+    def of(cls, groups: Iterable[GroupProposal]) -> Self:
+        """Takes in all groups."""
+        proposal = cls()
+        for group in groups:
+            proposal.add(group)
+        return proposal
+
+    def add(self, group: GroupProposal) -> None:
+        counts = self.counts
+        writes = 0
+        for change in group.changes:
+            if change.problem is not None or group.problem is not None:
+                counts.problems += 1
+            elif not change.writes:
+                counts.unchanged += 1
+            else:
+                writes += 1
+        if group.problem is not None and not group.changes:
+            counts.problems += 1
+        counts.writes += writes
+        counts.groups += writes > 0
+        self._held.append(group)
+        self._held_changes += len(group.changes)
+        if self._held_changes > IN_MEMORY:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="offsetmgr-")  # noqa: SIM115 - closed by close()
+        self._file.seek(0, 2)
+        for group in self._held:
+            pickle.dump(group, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._held.clear()
+        self._held_changes = 0
+
+    def __iter__(self) -> Iterator[GroupProposal]:
+        if self._file is not None:
+            at = 0
+            with suppress(EOFError):
+                while True:
+                    self._file.seek(at)
+                    group = pickle.load(self._file)
+                    at = self._file.tell()
+                    yield group
+        yield from self._held
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def propose(
+    partition: TopicPartition,
+    before: Offset,
+    after: OffsetAndMetadata | None,
+    capabilities: Capabilities,
+    *,
+    note: str = "",
+) -> ProposedChange:
+    """A change with what people should know about it noted."""
+    if not isinstance(before, Committed):  # quick, because imports into empty stores are the largest edits
+        return ProposedChange(partition, before, after, note, None, after is not None)
+    if after is not None and after.offset > before.offset:  # quick as well: what nearly every import does
+        return tuple.__new__(ProposedChange, (partition, before, after, note, None, True))
+    if same_value(before, after, capabilities):
+        return ProposedChange(partition, before, after, note or "unchanged", None, False)
+    if after is not None and after.offset < before.offset:
+        note = f"{note}; rewinds" if note else "rewinds"
+    return ProposedChange(partition, before, after, note)

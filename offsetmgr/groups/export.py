@@ -1,0 +1,156 @@
+"""Snapshot files: what goes into one, and opening one to take it out. Writing them is `offsetmgr.stores.snapshot`'s."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.groups.topic_matches import Sought
+from offsetmgr.snapshots import registry
+from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
+from offsetmgr.stores.crossing import origin_of_snapshot
+from offsetmgr.stores.origin import LogOrigin
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+
+def export_groups(
+    store: OffsetStore, groups: Iterable[str], topics: TopicSelection = ALL_TOPICS, *, strict: bool = False
+) -> Iterator[GroupOffsets]:
+    """What a snapshot of ``groups`` holds, in their order: the groups that have offsets in these topics.
+
+    ``strict``: a group that the store does not know, or that has nothing there, is `GroupNotFound`. What could not be
+    read is in the results, for the writer to refuse or record. A topic that no group has is `UnknownTopicOrPartition`,
+    at the end.
+    """
+    sought = Sought(topics)
+    for found in sought.reading(scan_in_order(store, groups)):
+        if strict and not (found.offsets or found.errors or found.error):
+            require_known(store, [found.group])
+        if not topics.patterns:
+            if found.offsets or found.errors or found.error:
+                yield found
+            continue
+        offsets = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+        errors = {tp: e for tp, e in found.errors.items() if topics.matches(tp)}
+        if strict and not offsets and not errors and found.error is None:
+            raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
+        if offsets or errors or found.error:
+            yield GroupOffsets(found.group, offsets, errors, found.error)
+    sought.require_all(store.uri)
+
+
+class SnapshotFile:
+    """An open snapshot file, checked; close it after use."""
+
+    def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
+        self._stream = stream
+        self._reader = reader
+        self.uri = uri
+
+    @property
+    def header(self) -> SnapshotHeader | None:
+        """Where the snapshot comes from; None where its format does not carry it."""
+        return self._reader.header
+
+    def log_origin(self) -> LogOrigin:
+        """See `offsetmgr.stores.crossing.NumberedStore`."""
+        return origin_of_snapshot(self.header)
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        """See `offsetmgr.stores.crossing.NumberedStore`: the ids when the snapshot was taken."""
+        known = {} if self.header is None else self.header.topic_ids
+        return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+        """See `offsetmgr.stores.crossing.NumberedStore`: a file does not know it."""
+        return {}
+
+    def groups(self) -> Iterator[str]:
+        """Its groups, in the file's order."""
+        return self._reader.groups()
+
+    def read(self, groups: set[str] | None = None) -> Iterator[GroupOffsets]:
+        """All offsets of ``groups`` (None: of all), in the file's order, one group at a time."""
+        for entry in self._reader.read():
+            if groups is None or entry.group in groups:
+                yield GroupOffsets(entry.group, entry.offsets, entry.errors, entry.error)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def open_file(
+    path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
+) -> SnapshotFile:
+    """Opens and checks a snapshot; ``group`` for files that do not name their group. ``accept_unterminated`` is as in
+    `offsetmgr.snapshots.registry.open_snapshot`.
+
+    Raises `UsageError` where the format is not known, `MalformedData`, `UnknownVersion`, `OffsetMgrError` where the
+    file cannot be read.
+    """
+    name = registry.format_name(str(path), format_name)
+    stream: BinaryIO
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise OffsetMgrError(f"file {path}", error.strerror or "cannot be read") from error
+    try:
+        reader = _reader(stream, name, group, str(path), accept_unterminated)
+    except BaseException:
+        stream.close()
+        raise
+    return SnapshotFile(stream, reader, f"file:{path}")
+
+
+def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
+    """Reads with ``group`` only where the content does not say whose offsets it holds."""
+    read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
+    if name == "csv":
+        first = next((line for line in stream if line.strip()), b"")
+        stream.seek(0)
+        columns = len(next(csv.reader([first.decode("utf-8", "replace")]), []))
+        return read(stream, name, group if columns == 3 else None)
+    if name == "json" and group is not None:
+        with suppress(UsageError):
+            return read(stream, name, None)
+        stream.seek(0)
+        return read(stream, name, group)
+    return read(stream, name, group if name == "spark" else None)
+
+
+@contextmanager
+def seekable(file: str) -> Iterator[Path]:
+    """A regular file with the content that ``file`` names: the file itself, or a copy of a pipe or of standard input
+    (``-``), which can be read only once. Raises `FileFailure`."""
+    path = Path(file)
+    if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as folder:
+        copy = Path(folder) / ("standard-input" if file == "-" else path.name)
+        try:
+            with copy.open("wb") as target, _once(file) as source:
+                shutil.copyfileobj(source, target)
+        except OSError as error:
+            raise FileFailure(f"file {file}", error.strerror or "cannot be read") from error
+        yield copy
+
+
+def _once(file: str) -> AbstractContextManager[IO[bytes]]:
+    if file != "-":
+        return Path(file).open("rb")
+    if sys.stdin is None:
+        raise FileFailure("file -", "standard input is closed", "name a file, or pipe one in")
+    return nullcontext(sys.stdin.buffer)

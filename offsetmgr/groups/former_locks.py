@@ -1,0 +1,46 @@
+"""Waiting for group locks that a run of offsetmgr left behind when it was killed.
+
+The coordinator ends such a lock after its session time-out. A lock that is still there then belongs to a run that is
+alive: nothing is taken from that one, its group counts as active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from offsetmgr.core.model import GroupDescription
+
+if TYPE_CHECKING:
+    from offsetmgr.core.clock import Clock
+    from offsetmgr.core.errors import OffsetMgrError
+    from offsetmgr.groups.describe import Directory
+
+POLL_S: Final = 0.5
+"""Seconds between two looks at the groups that are waited for."""
+
+Waiting: TypeAlias = Callable[[list[str], float], None]
+"""Is told at each look which groups are waited for, and for how many seconds at most."""
+
+
+def outwaited(directory: Directory, clock: Clock, waiting: Waiting) -> Directory:
+    """The directory, which answers for a group with such a lock when the lock has ended, or has not ended in time."""
+
+    def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        found = dict(directory(list(groups)))
+        began = clock.monotonic()
+        patience = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
+        while patience:
+            waited = clock.monotonic() - began
+            waiting(sorted(patience), max(patience.values()) - waited)
+            clock.sleep(POLL_S)
+            found.update(directory(list(patience)))
+            waited = clock.monotonic() - began
+            patience = {g: s for g, s in patience.items() if _lock_ends_s(found[g]) and waited < s}
+        return found
+
+    return describe
+
+
+def _lock_ends_s(found: GroupDescription | OffsetMgrError) -> float:
+    return found.lock_ends_s if isinstance(found, GroupDescription) else 0.0

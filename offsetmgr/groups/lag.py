@@ -1,0 +1,224 @@
+"""Lag: how far behind the end of its log each committed offset is.
+
+Log ends are asked for in bulk and after the commits were read, so that a live group never shows a negative lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.kafka.cluster.base import Cluster
+
+BATCH: Final = 100_000
+"""Offsets whose log ranges are asked for together; bounds memory, and is more than most clusters have."""
+
+STALE: Final = "older than Kafka's"
+"""How the note of a row begins whose group has a larger offset in Kafka, or the only one, from which the lag counts."""
+
+NOTHING: Final = "nothing committed"
+"""The note of a row whose partition has no commit."""
+
+
+class LagRow(NamedTuple):
+    """One partition of one group; None is "not known".
+
+    ``lag`` counts records from the committed offset, or from the log's start where that lies above it. It is unknown
+    where the committed offset lies beyond the log's end (a topic made anew, say): ``note`` says so.
+    ``error`` is why the partition could not be read.
+    """
+
+    group: str
+    partition: TopicPartition
+    committed: Offset
+    log_start: int | None
+    log_end: int | None
+    lag: int | None
+    note: str = ""
+    error: OffsetMgrError | None = None
+
+
+class GroupLag(NamedTuple):
+    """All rows of one group, sorted by partition; ``error`` where the group as a whole could not be read."""
+
+    group: str
+    rows: list[LagRow]
+    error: OffsetMgrError | None = None
+
+
+def needs_a_look(row: LagRow) -> bool:
+    """Whether a row is more than a partition without lag: behind, of unknown lag, or with something to say of it."""
+    return row.lag is None or row.lag > 0 or bool(row.note)
+
+
+def lag_of(committed: int, log: LogRange) -> int | None:
+    """Records between ``committed`` and the log's end; None where it lies beyond the end."""
+    return log.end - max(committed, log.start) if committed <= log.end else None
+
+
+def lag(
+    store: OffsetStore,
+    cluster: Cluster | None,
+    groups: Iterable[str],
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    strict: bool = False,
+    also: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
+    newer: OffsetStore | None = None,
+) -> Iterator[GroupLag]:
+    """The lag of groups, in the order asked; without a cluster it is unknown, and so are the logs.
+
+    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: where it holds a larger
+    offset, or the only one, the lag counts from that one, and the note names it.
+
+    ``strict``: a group that the store does not know, and of which ``newer`` holds nothing, is `GroupNotFound`.
+    ``also``: partitions that a group is asked for even where it has nothing committed.
+    One scan of the store, and one bulk question to the cluster for each `BATCH` of offsets.
+    """
+    logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+    batch: list[GroupOffsets] = []
+    waiting = 0
+    for found in scan_in_order(store, groups):
+        if strict and newer is None:
+            _require_known(store, found)
+        batch.append(found)
+        waiting += len(found.offsets)
+        if waiting >= BATCH:
+            yield from _flush(store, cluster, batch, topics, logs, also, newer, strict=strict)
+            batch, waiting = [], 0
+    yield from _flush(store, cluster, batch, topics, logs, also, newer, strict=strict)
+
+
+def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
+    """Raises `GroupNotFound` for a group of which nothing was read, and which the store does not know."""
+    if not any(found.offsets or found.errors or found.error for found in read):
+        require_known(store, [read[0].group])
+
+
+def _flush(
+    store: OffsetStore,
+    cluster: Cluster | None,
+    batch: list[GroupOffsets],
+    topics: TopicSelection,
+    logs: dict[TopicPartition, LogRange | OffsetMgrError],
+    also: Mapping[str, Collection[TopicPartition]],
+    newer: OffsetStore | None,
+    *,
+    strict: bool,
+) -> Iterator[GroupLag]:
+    """Rows of one batch. ``logs`` are the ranges known so far; those that a commit has outrun are asked for again."""
+    everything = not topics.patterns
+    in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
+    wanted: set[TopicPartition] = set()
+    for found in batch:
+        there = in_kafka.get(found.group)
+        if strict and there is not None:
+            _require_known(store, found, there)
+        for tp, committed in (*found.offsets.items(), *(there.offsets.items() if there is not None else ())):
+            log = logs.get(tp)
+            if isinstance(tp.partition, BrokerPartition):
+                continue  # a byte position: no log of messages tells how far it is behind
+            if (log is None or (isinstance(log, LogRange) and committed.offset > log.end)) and (
+                everything or topics.matches(tp)
+            ):
+                wanted.add(tp)
+        wanted.update(tp for tp in also.get(found.group, ()) if tp not in logs)
+    if wanted and cluster is not None:
+        logs.update(_named(cluster, cluster.log_ranges(wanted)))
+    for found in batch:
+        there = in_kafka.get(found.group)
+        held: dict[TopicPartition, Offset] = {**found.offsets}
+        if there is not None and found.error is None:
+            held |= {tp: ABSENT for tp in (*there.offsets, *there.errors) if tp not in held and tp not in found.errors}
+        rows = [
+            _row(found.group, tp, offset, logs, _ahead(there, tp, offset))
+            for tp, offset in held.items()
+            if everything or topics.matches(tp)
+        ]
+        rows += [
+            LagRow(found.group, tp, ABSENT, None, None, None, "unreadable", error)
+            for tp, error in found.errors.items()
+            if topics.matches(tp)
+        ]
+        rows += [
+            uncommitted(found.group, tp, logs.get(tp))
+            for tp in also.get(found.group, ())
+            if found.error is None and tp not in held and tp not in found.errors
+        ]
+        rows.sort(key=_partition)
+        # What Kafka alone holds is missing where it could not be read: a row says so, or else the group's error.
+        unread = None if there is None or any(row.error is there.error for row in rows) else there.error
+        yield GroupLag(found.group, rows, found.error or unread)
+
+
+def _named(
+    cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
+) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+    """The logs, with what brokers say alike of topics and of partitions that do not exist told apart."""
+    unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
+    if not unknown:
+        return logs
+    there = cluster.topics(sorted(unknown))
+    gone = {
+        topic: UnknownTopicOrPartition(f"topic {topic}", "does not exist in this Kafka cluster")
+        for topic in unknown.difference(there)
+    }
+    return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
+
+
+def _ahead(in_kafka: GroupOffsets | None, tp: TopicPartition, held: Offset) -> Committed | OffsetMgrError | None:
+    """The larger offset that Kafka holds of the partition, or why it is not known; None where there is none. Any
+    offset is larger than none."""
+    if in_kafka is None:
+        return None
+    if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
+        return error
+    found = in_kafka.offsets.get(tp)
+    if found is None or (isinstance(held, Committed) and found.offset <= held.offset):
+        return None
+    return found
+
+
+def _row(
+    group: str,
+    tp: TopicPartition,
+    held: Offset,
+    logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
+    ahead: Committed | OffsetMgrError | None,
+) -> LagRow:
+    log = logs.get(tp)
+    notes = []
+    if isinstance(ahead, Committed):
+        notes.append(f"{STALE} {ahead.offset}")
+    elif ahead is not None:
+        notes.append("Kafka's offset unknown")
+    behind: int | None = None
+    newest = ahead if isinstance(ahead, Committed) else held
+    if log is None:
+        notes += ["a byte position of Kafka 0.7"] if isinstance(tp.partition, BrokerPartition) else []
+    elif isinstance(log, OffsetMgrError):
+        notes.append("log unknown")
+    elif isinstance(newest, Committed):
+        if (behind := lag_of(newest.offset, log)) is None:
+            notes.append("beyond the log's end")
+        elif newest.offset < log.start:
+            notes.append("below the log's start")
+    error = log if isinstance(log, OffsetMgrError) else ahead if isinstance(ahead, OffsetMgrError) else None
+    start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
+    return LagRow(group, tp, held, start, end, behind, "; ".join(notes), error)
+
+
+def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
+    """A partition without a commit: the lag is unknown, the log need not be."""
+    if isinstance(log, LogRange):
+        return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
+    return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)
+
+
+def _partition(row: LagRow) -> TopicPartition:
+    return row.partition

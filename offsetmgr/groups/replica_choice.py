@@ -1,0 +1,112 @@
+"""Which of a partition's folders is read, where there are those of several brokers: the one that goes farthest.
+
+A dead cluster has no leader to ask. Of two replicas the one with the later leader's records holds, then the longer one,
+as among brokers that elect (KIP-101); it may hold records that were never acknowledged, and lacks none that were as
+long as a replica that was in sync is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.segments.offsets_partition import End, how_far
+from offsetmgr.segments.parallel import each
+from offsetmgr.segments.partition import segments_in
+
+Result = TypeVar("Result")
+
+_A_PROCESS: Final = 16 * 1024 * 1024
+"""Bytes for which a further process is worth its start: a quarter of a second of reading."""
+
+
+class Listener(Protocol):
+    """Hears what a reading finds beside offsets."""
+
+    def note(self, text: str) -> None:
+        """Something to know that is no failure: a damaged tail that was cut, which replica was read, ..."""
+        ...
+
+    def error(self, error: OffsetMgrError) -> None:
+        """A folder, a group or a key that could not be read."""
+        ...
+
+    def read(self, done: int, total: int) -> None:
+        """How many bytes have been read, of how many; now and then."""
+        ...
+
+
+def best(
+    replicas: Mapping[int, Sequence[Path]],
+    read: Callable[[Path, Callable[[int], None]], Result],
+    topic: str,
+    listener: Listener,
+    processes: int,
+) -> Iterator[tuple[int, Result | OffsetMgrError]]:
+    """Each partition, read from the replica that goes farthest, or the next where that fails, which is said."""
+    ranked = _ranked(replicas, topic, listener, processes)
+    total = sum(_size(folders[0]) for folders in ranked.values())
+
+    def told(done: int) -> None:
+        listener.read(done, max(total, done))
+
+    processes = min(processes, 1 + total // _A_PROCESS)
+    while ranked:
+        number_of = {folders[0]: number for number, folders in ranked.items()}
+        left: dict[int, list[Path]] = {}
+        for folder, result in each(read, list(number_of), processes, told):
+            number = number_of[folder]
+            if isinstance(result, OffsetMgrError) and len(ranked[number]) > 1:
+                listener.error(result)
+                left[number] = ranked[number][1:]
+                listener.note(f"{topic}-{number}: {left[number][0]} is read instead; it may lack the latest commits")
+            else:
+                yield number, result
+        ranked = left
+
+
+def _ranked(
+    replicas: Mapping[int, Sequence[Path]], topic: str, listener: Listener, processes: int
+) -> dict[int, list[Path]]:
+    """The replicas of each partition, best first: of the latest leader epoch, then the longest log."""
+    ranked = {number: list(replicas[number]) for number in sorted(replicas)}
+    several = [folder for folders in ranked.values() if len(folders) > 1 for folder in folders]
+    if not several:
+        return ranked
+    ends = dict(each(_how_far, several, processes))
+    for number, folders in ranked.items():
+        if len(folders) == 1:
+            continue
+        known = [(end, folder) for folder in folders if not isinstance(end := ends[folder], OffsetMgrError)]
+        known.sort(key=lambda pair: pair[0], reverse=True)
+        unknown = {folder: end for folder in folders if isinstance(end := ends[folder], OffsetMgrError)}
+        ranked[number] = [*(folder for _, folder in known), *unknown]
+        told = [f"{folder} ({_said(end)})" for end, folder in known]
+        told += [f"{folder} (not readable)" for folder in unknown]
+        listener.note(f"{topic}-{number}: of its replicas {told[0]} is used, not {', '.join(told[1:])}")
+        if known:  # else the reading of each tells
+            for folder, error in unknown.items():
+                why = f"how far {folder} goes is not known, so what is read may lack the latest commits: {error}"
+                listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
+    return ranked
+
+
+def _said(end: End) -> str:
+    if not end.offset:
+        return "nothing sound in it"
+    epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
+    return f"up to offset {end.offset}{epoch}"
+
+
+def _how_far(folder: Path, tick: Callable[[int], None]) -> End:
+    del tick
+    return how_far(folder)
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(segment.size for segment in segments_in(folder))
+    except OffsetMgrError:
+        return 0  # told when it is read

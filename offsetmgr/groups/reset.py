@@ -1,0 +1,238 @@
+"""Reset: where a group shall continue, by the scenarios of kafka-consumer-groups.
+
+`resolve` is pure: the same scenario, commit and log give the same offset.  Semantics as Kafka's ConsumerGroupCommand:
+to-offset, shift-by and from-file are clamped to the log (and here it is said), to-datetime and by-duration take the
+log's end where no record is that young, to-current takes the log's end where nothing is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, Partitions
+from offsetmgr.groups.edit_plan import GroupProposal, ProposedChange, propose
+from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
+from offsetmgr.kafka.cluster.base import Cluster
+
+_NEW: Final = "--new-group makes a new one; offsetmgr groups list shows those that there are"
+GROUPS_AT_ONCE: Final = 500
+"""Groups whose logs are asked about together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """The log's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """The log's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToCurrent:
+    """What is committed; the log's end where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """A given offset, clamped to the log."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """The committed offset plus ``by`` (minus where negative), clamped to the log."""
+
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """The first record at or after a time (milliseconds since 1970); the log's end where there is none."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToGiven:
+    """An offset for each partition of each group, as from a file, clamped to the log."""
+
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    """Partitions whose offsets are not valid any more: their topic was recreated."""
+
+
+Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToGiven
+
+
+class Target(NamedTuple):
+    """A resolved offset, and what people should know about how it came about."""
+
+    offset: int
+    note: str = ""
+
+
+def clamp(offset: int, log: LogRange) -> Target:
+    """``offset`` within the log, as Kafka's tool forces it; the note says so where it was outside."""
+    if offset > log.end:
+        return Target(log.end, f"clamped from {offset} to the log's end")
+    if offset < log.start:
+        return Target(log.start, f"clamped from {offset} to the log's start")
+    return Target(offset)
+
+
+def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None) -> Target:
+    """The offset at which to continue.
+
+    ``given`` is the partition's own offset under `ToGiven`, ``for_time`` what the log answered under `ToTime`.
+    Raises `UsageError` where the scenario needs a committed offset and there is none.
+    """
+    match scenario:
+        case ToEarliest():
+            return Target(log.start)
+        case ToLatest():
+            return Target(log.end)
+        case ToCurrent():
+            if isinstance(current, Committed):
+                return Target(current.offset)
+            return Target(log.end, "nothing committed: the log's end")
+        case ToOffset(offset):
+            return clamp(offset, log)
+        case ShiftBy(by):
+            if not isinstance(current, Committed):
+                raise UsageError("shift-by", "nothing is committed that could be shifted", "use --to-offset")
+            return clamp(current.offset + by, log)
+        case ToTime():
+            if for_time is None:
+                return Target(log.end, "no record at or after that time: the log's end")
+            return Target(for_time)
+        case ToGiven():
+            if given is None:
+                raise UsageError("from-file", "gives no offset for this partition")
+            return clamp(given, log)
+
+
+def propose_reset(
+    store: OffsetStore,
+    cluster: Cluster,
+    groups: Iterable[str],
+    topics: TopicSelection,
+    scenario: Scenario,
+    *,
+    create: bool = False,
+) -> Iterator[GroupProposal]:
+    """What a reset would do, group by group.
+
+    Of exactly named topics every partition is meant, committed or not; of patterns, or where none are given, those
+    that are committed (of `ToGiven`, those that it names). A group that the store does not know is an error unless
+    ``create``. Raises what the store and cluster raise; what fails for one partition is that change's problem.
+    Raises `UsageError` for a store of Kafka 0.7: its byte positions are in no log that could be asked.
+    """
+    if store.capabilities.partitions is Partitions.OF_BROKERS:
+        raise UsageError(
+            f"reset in {store.uri}",
+            "byte positions of Kafka 0.7 are in no log that could be asked",
+            "offsetmgr offsets set commits a position as it is",
+        )
+    counts = cluster.topics(topics.named()) if topics.named() else {}
+    logs = _Logs(cluster, scenario)
+    scanned = scan_in_order(store, groups)
+    while batch := list(islice(scanned, GROUPS_AT_ONCE)):
+        chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
+        for found in batch:
+            if not (found.offsets or found.errors or found.error or create):
+                require_known(store, [found.group], _NEW)
+            chosen.append((found, _partitions(found, topics, scenario, counts)))
+        logs.ask(tp for _, partitions in chosen for tp in partitions)
+        for found, partitions in chosen:
+            yield _propose_group(store, logs, found, partitions, scenario)
+
+
+def _partitions(
+    found: GroupOffsets, topics: TopicSelection, scenario: Scenario, counts: Mapping[str, int]
+) -> list[TopicPartition]:
+    if isinstance(scenario, ToGiven):
+        return sorted(tp for tp in scenario.offsets.get(found.group, {}) if topics.matches(tp))
+    return topics.expand(counts, [*found.offsets, *found.errors])
+
+
+class _Logs:
+    """What the cluster says of logs, asked in bulk and once for each partition."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
+        self._cluster = cluster
+        self._timestamp = scenario.timestamp_ms if isinstance(scenario, ToTime) else None
+        self.ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+        self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
+
+    def ask(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises `UnsupportedOperation` where a leader cannot find offsets by time; then nothing is reset."""
+        new = {tp for tp in partitions if tp not in self.ranges}
+        if new:
+            self.ranges.update(self._cluster.log_ranges(new))
+            if self._timestamp is not None:
+                self.times.update(self._cluster.offsets_for_time(new, self._timestamp))
+                for found in self.times.values():
+                    if isinstance(found, UnsupportedOperation):
+                        raise found
+
+
+def _propose_group(
+    store: OffsetStore, logs: _Logs, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
+) -> GroupProposal:
+    if found.error is not None:
+        return GroupProposal(found.group, (), found.error)
+    if not partitions:
+        why = "the file gives it no offsets" if isinstance(scenario, ToGiven) else "it has no committed offsets there"
+        return GroupProposal(
+            found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
+        )
+    given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToGiven) else {}
+
+    def one(tp: TopicPartition) -> ProposedChange:
+        current: Offset = found.offsets.get(tp, ABSENT)
+        log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
+        if isinstance(scenario, ToGiven) and unreadable is None:
+            unreadable = scenario.refused.get(tp)
+        if unreadable is not None:
+            return ProposedChange(tp, current, None, problem=unreadable, writes=False)
+        if isinstance(log, OffsetMgrError):
+            return ProposedChange(tp, current, None, problem=log, writes=False)
+        if isinstance(for_time, OffsetMgrError):
+            return ProposedChange(tp, current, None, problem=for_time, writes=False)
+        try:
+            target = resolve(scenario, given.get(tp), current, log, for_time)
+        except UsageError as error:
+            return ProposedChange(tp, current, None, problem=error, writes=False)
+        after = OffsetAndMetadata(target.offset)
+        if isinstance(current, Committed) and current.offset == target.offset:
+            after = current.value()  # nothing moves, so its metadata stays as well
+        return propose(tp, current, after, store.capabilities, note=target.note)
+
+    return GroupProposal(found.group, tuple(one(tp) for tp in partitions), as_of=found.as_of)
+
+
+def propose_set(
+    store: OffsetStore,
+    group: str,
+    wanted: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
+    *,
+    create: bool = False,
+) -> GroupProposal:
+    """What setting given offsets would do, as they are, without a look at any log.
+
+    ``wanted`` is handed the partitions that are committed now, so that patterns can be expanded over them.
+    """
+    current: dict[TopicPartition, Offset] = dict(store.fetch(group))
+    if not current and not create:
+        require_known(store, [group], _NEW)
+    offsets = wanted(current)
+    changes = (propose(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items()))
+    return GroupProposal(group, tuple(changes))

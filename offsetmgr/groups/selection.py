@@ -1,0 +1,266 @@
+"""Which groups and partitions are meant: names, glob patterns, and ``topic:0,1``.  Pure, but for `choose_groups`,
+which asks a store for its groups only where a pattern makes that necessary."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, Partitions
+
+_GLOB: Final = frozenset("*?[")
+LARGEST_PARTITION: Final = 2**31 - 1
+_DIGITS: Final = len(str(LARGEST_PARTITION))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether ``name`` holds a glob character (``*``, ``?``, ``[``); ``[*]`` is a literal star."""
+    return not _GLOB.isdisjoint(name)
+
+
+def literal_of(pattern: str) -> str | None:
+    """The one name that a pattern matches, or None where it may match several."""
+    name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
+    return name if glob.escape(name) == pattern else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """One ``--topic``: a name or glob, and the partitions that are meant (None: all).
+
+    ``1-2`` means 1 and 2 in stores that number partitions, and partition 2 of broker 1 in those of Kafka 0.7.
+    """
+
+    name: str
+    partitions: frozenset[int] | None = None
+
+    def __str__(self) -> str:
+        if self.partitions is None:
+            return self.name
+        numbers = [number for number in self.partitions if not isinstance(number, BrokerPartition)]
+        return f"{self.name}:{','.join(map(str, sorted(numbers or self.partitions)))}"
+
+    def numbers(self) -> list[int]:
+        """The partitions that are meant, as later versions than 0.7 number them. Raises `UsageError` where only
+        partitions of 0.7 are."""
+        numbers = [number for number in self.partitions or () if not isinstance(number, BrokerPartition)]
+        if self.partitions and not numbers:
+            named = ",".join(map(str, sorted(self.partitions)))
+            why = f"{named} is no range, and BROKER-PARTITION only in stores of Kafka 0.7"
+            raise UsageError(f"topic {self.name}:{named}", why, "as in --topic orders:0,1,4-7")
+        return numbers
+
+    def matches(self, tp: TopicPartition) -> bool:
+        if self.partitions is not None and tp.partition not in self.partitions:
+            return False
+        return fnmatchcase(tp.topic, self.name) if is_pattern(self.name) else tp.topic == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """The partitions that are meant; without patterns, all."""
+
+    patterns: tuple[TopicPattern, ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> TopicSelection:
+        """From ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
+        return cls(tuple(_parse_topic(text) for text in texts))
+
+    def within(self, *held: Partitions) -> TopicSelection:
+        """The same, for stores that hold such partitions. Raises `UsageError` where partitions of 0.7 are named
+        (``7-2``, which is no range) and none of the stores is of 0.7."""
+        if Partitions.OF_BROKERS not in held:
+            for pattern in self.patterns:
+                pattern.numbers()
+        return self
+
+    def matches(self, tp: TopicPartition) -> bool:
+        return not self.patterns or any(p.matches(tp) for p in self.patterns)
+
+    def matches_some_of(self, topic: str) -> bool:
+        """Whether any partition of the topic could be meant."""
+        return not self.patterns or any(
+            fnmatchcase(topic, p.name) if is_pattern(p.name) else topic == p.name for p in self.patterns
+        )
+
+    def named(self) -> list[str]:
+        """Topics that are named exactly, so that all their partitions are meant, committed or not."""
+        return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
+
+    def numbered(self, held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
+        """Partitions that are named by topic and number, so that they are meant even where nothing is committed; of
+        those that a store can hold."""
+        old = held is Partitions.OF_BROKERS
+        return sorted(
+            TopicPartition(p.name, number)
+            for p in self.patterns
+            if p.partitions is not None and not is_pattern(p.name)
+            for number in (p.partitions if old else p.numbers())
+            if isinstance(number, BrokerPartition) is old
+        )
+
+    def asked_for(self, counts: Mapping[str, int], held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
+        """Partitions that are meant even where nothing is committed, sorted: those named by number, and all of the
+        topics named in full. ``counts`` are the partition counts of these, as far as they are known."""
+        whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
+        if held is Partitions.OF_BROKERS:
+            return self.numbered(held)
+        return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
+
+    def without(self, committed: Iterable[TopicPartition]) -> list[str]:
+        """Topics named in full of which ``committed`` holds no partition."""
+        there = {tp.topic for tp in committed}
+        return [name for name in self.named() if name not in there]
+
+    def unmatched(self, partitions: Iterable[TopicPartition]) -> list[TopicPattern]:
+        """The patterns that mean none of ``partitions``, which are looked at until none is left."""
+        left = list(self.patterns)
+        for tp in partitions:
+            if not left:
+                break
+            left = [pattern for pattern in left if not pattern.matches(tp)]
+        return left
+
+    def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The partitions meant, sorted: of exactly named topics all that exist, of globs those that are committed.
+
+        ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` where a named topic
+        or partition does not exist.
+        """
+        found: set[TopicPartition] = {tp for tp in committed if self.matches(tp)}
+        for pattern in self.patterns:
+            if is_pattern(pattern.name):
+                continue
+            count = counts.get(pattern.name)
+            if count is None:
+                raise UnknownTopicOrPartition(f"topic {pattern.name}", "does not exist in this Kafka cluster")
+            for number in sorted(pattern.numbers()) if pattern.partitions is not None else range(count):
+                if number >= count:
+                    raise UnknownTopicOrPartition(
+                        f"partition {number} of topic {pattern.name}", f"the topic has {count} partitions"
+                    )
+                found.add(TopicPartition(pattern.name, number))
+        return sorted(found)
+
+
+ALL_TOPICS: Final = TopicSelection()
+KNOWN_GROUPS: Final = "offsetmgr groups list shows the groups"
+
+
+def _parse_topic(text: str) -> TopicPattern:
+    name, colon, numbers = text.partition(":")
+    if not name:
+        raise UsageError(f"topic {text!r}", "no name", "as in --topic orders, --topic 'ord*' or --topic orders:0,1")
+    if not colon:
+        return TopicPattern(name)
+    chosen: set[int] = set()
+    for part in numbers.split(","):
+        first, dash, last = part.strip().partition("-")
+        if any(_beyond(number) for number in (first, last)):
+            raise UsageError(f"topic {name}", f"{_cut(part)} is beyond the largest partition, {LARGEST_PARTITION}")
+        if of_broker := BrokerPartition.parse(part.strip()):
+            chosen.add(of_broker)
+            if int(last) < int(first):
+                continue
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UsageError(
+                f"topic {text!r}",
+                f"{part!r} is not a partition number",
+                "as in --topic orders:0,1,4-7 (0.7: 1-0)",
+            )
+        if dash and int(last) - int(first) > 1_000_000:
+            raise UsageError(f"topic {text!r}", f"{part!r} means more than a million partitions")
+        chosen.update(range(int(first), int(last if dash else first) + 1))
+    return TopicPattern(name, frozenset(chosen))
+
+
+def _beyond(number: str) -> bool:
+    digits = number.lstrip("0")
+    return number.isdecimal() and (len(digits) > _DIGITS or int(digits or 0) > LARGEST_PARTITION)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 30 else f"{text[:30]}..."
+
+
+def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
+    """The groups that are meant, sorted. A name that is an existing group's very name means that one alone, whatever
+    it would match as a glob. Names without a glob are taken as they are: whether they exist is for the caller to find
+    out from what it reads (`require_known`).
+
+    Raises `GroupNotFound` where a pattern matches nothing, and what ``store.groups()`` raises.
+    """
+    names = list(names)
+    if not all_groups and not any(is_pattern(name) for name in names):
+        return sorted(set(names))
+    known = set(store.groups())
+    if all_groups:
+        return sorted(known)
+    chosen: set[str] = set()
+    for pattern in name_first(names, known):
+        if (name := literal_of(pattern)) is not None:
+            chosen.add(name)
+            continue
+        matching = {group for group in known if fnmatchcase(group, pattern)}
+        if not matching:
+            raise GroupNotFound(f"group {pattern!r}", f"no group in {store.uri} matches this pattern")
+        chosen |= matching
+    return sorted(chosen)
+
+
+def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
+    """Those of the ``chosen`` groups that were named themselves, and not found by a glob."""
+    names = list(names)
+    return {*names, *(name for p in names if (name := literal_of(p)) is not None)}.intersection(chosen)
+
+
+def name_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
+    """The patterns, with each that is an existing group's very name made one that matches this name alone."""
+    return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
+
+
+def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
+    """Those of ``existing``, in their order, that are meant by names or globs; without any, all. Names come first."""
+    known = list(existing)
+    wanted = name_first(patterns, set(known))
+    return [group for group in known if not wanted or any(fnmatchcase(group, pattern) for pattern in wanted)]
+
+
+def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
+    """Of groups that were read and hold no offsets, raises `GroupNotFound` for those that the store does not know."""
+    if empty := list(empty):
+        known = set(store.groups())
+        if unknown := sorted(group for group in empty if group not in known):
+            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            raise GroupNotFound(
+                f"group {unknown[0]!r}{more}",
+                f"does not exist in {store.uri}",
+                hint,
+            )
+
+
+def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+    """``store.scan``, with the results in the order in which the groups were asked.
+
+    Holds back only what came early, so memory still grows with the groups in flight.
+    """
+    asked: deque[str] = deque()
+
+    def remember() -> Iterator[str]:
+        for group in groups:
+            asked.append(group)
+            yield group
+
+    early: dict[str, GroupOffsets] = {}
+    for result in store.scan(remember()):
+        early[result.group] = result
+        while asked and asked[0] in early:
+            yield early.pop(asked.popleft())

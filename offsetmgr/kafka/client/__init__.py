@@ -1,0 +1,1 @@
+"""Connections to Kafka brokers and the requests that the tools send over them."""

@@ -1,0 +1,44 @@
+"""What a listener says that it can do beyond Kafka's protocol: the supported features of its ApiVersions answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from offsetmgr.core.errors import InvalidRequest, ServerError
+from offsetmgr.kafka.client.connection import Connection, Encoded
+from offsetmgr.kafka.protocol.primitives import NO_TAGS
+from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
+
+_API_VERSIONS: Final = 18
+_VERSION: Final = 3
+"""The first with features, and the first that is flexible; its answer's header is the old one all the same."""
+
+_known: WeakKeyDictionary[Connection, Mapping[str, int]] = WeakKeyDictionary()
+
+
+async def features(connection: Connection, timeout: float) -> Mapping[str, int]:
+    """Highest level of each feature, by name; none where the other end does not tell.
+
+    Asked once a connection, never once an address: after a restart an older version may answer there.
+    Raises `TimedOut`, `Unreachable`, `ServerError`.
+    """
+    found = _known.get(connection)
+    if found is None:
+        found = _known[connection] = await _asked(connection, timeout)
+    return found
+
+
+async def _asked(connection: Connection, timeout: float) -> Mapping[str, int]:
+    low, high = connection.versions.get(_API_VERSIONS, (0, 0))
+    if not low <= _VERSION <= high:
+        return {}
+    software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
+    body = NO_TAGS + encode_request(_API_VERSIONS, _VERSION, software)
+    frame = await connection.exchange(Encoded(_API_VERSIONS, _VERSION, body), timeout)
+    try:
+        answer = decode_response(_API_VERSIONS, _VERSION, frame, 4)
+    except InvalidRequest as error:
+        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+    return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}

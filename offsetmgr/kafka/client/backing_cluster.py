@@ -1,0 +1,252 @@
+"""`Upstream`: what the offsets endpoint asks of the real cluster: its id, its topics, and offsets by time.
+
+Answers go on to clients, so errors are Kafka's codes, one a topic or partition.  Nothing is repeated in here: clients
+repeat what is retriable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from kio.index import load_response_schema
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Address, Connection, Encoded
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.releases import Capability
+from offsetmgr.kafka.protocol.schema_codec import encode_request
+
+_METADATA: Final = 3
+_METADATA_RANGE: Final = (8, 12)
+_METADATA_FLEXIBLE: Final = 9
+_BY_TOPIC_ID: Final = 12
+_LIST_OFFSETS: Final = 2
+_LIST_OFFSETS_RANGE: Final = (4, 10)
+_LIST_OFFSETS_FLEXIBLE: Final = 6
+
+_UNKNOWN_TOPIC: Final = 3
+_LEADER_NOT_AVAILABLE: Final = 5
+_UNSUPPORTED_VERSION: Final = 35
+_UNKNOWN_TOPIC_ID: Final = 100
+
+_OLDEST_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
+"""ListOffsets versions in which the special times came: of the largest timestamp (KIP-734), earliest local (KIP-405),
+latest tiered (KIP-1005)."""
+
+
+class PartitionLayout(NamedTuple):
+    """A partition, with the error that it has (0: none)."""
+
+    partition: int
+    error: int
+    leader_epoch: int
+    leader: Address | None = None
+
+
+class TopicLayout(NamedTuple):
+    """A topic, with the error that it has (0: none)."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    error: int
+    internal: bool = False
+    partitions: Sequence[PartitionLayout] = ()
+
+
+class AskedOffset(NamedTuple):
+    """A partition and the time to look for (milliseconds since 1970, or one of ListOffsets' special numbers)."""
+
+    partition: int
+    timestamp: int
+
+
+class FoundOffset(NamedTuple):
+    """What a leader answered; -1 is nothing found."""
+
+    partition: int
+    error: int
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+class Upstream:
+    """The real cluster, behind ``bootstrap``. Use it within one event loop; construction does no I/O."""
+
+    def __init__(self, bootstrap: str, security: Security, *, timeout: float = 10.0) -> None:
+        """``timeout`` in seconds bounds every call."""
+        self._client = Client(bootstrap, security)
+        self._timeout = timeout
+        self._cluster_id: str | None = None
+
+    async def cluster_id(self) -> str | None:
+        """None for clusters that have none. Raises `OffsetMgrError`."""
+        if self._cluster_id is None:
+            answer = await self._metadata([])
+            self._cluster_id = answer.cluster_id
+        return self._cluster_id
+
+    async def require(self, capability: Capability) -> None:
+        """Raises `UnsupportedOperation` where a broker of the cluster that answers lacks it."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        _, brokers = await self._client.cluster(deadline)
+        for address, versions in (await self._client.spoken(brokers, deadline)).items():
+            if versions is not None and not capability.on(versions):
+                raise capability.refusal(str(address), versions)
+
+    async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
+        """The topics of these names and ids, each with its error; None: all that there are. Creates none.
+
+        Raises `OffsetMgrError` if the cluster could not be asked.
+        """
+        asked: list[dict[str, Any]] | None = None
+        if names is not None:
+            asked = [{"name": name, "topic_id": None} for name in names]
+            asked += [{"name": None, "topic_id": topic_id} for topic_id in ids]
+            if not asked:
+                return []
+        answer = await self._metadata(asked)
+        brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+        layouts = []
+        for number, topic in enumerate(answer.topics, 1):
+            layouts.append(_layout(topic, brokers))
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        if answer.__version__ < _BY_TOPIC_ID:
+            layouts += [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
+        return layouts
+
+    async def list_offsets(
+        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+    ) -> Mapping[str, Sequence[FoundOffset]]:
+        """Each partition's leader is asked. Raises `OffsetMgrError` if the cluster could not be asked at all; the error
+        of a leader is that of its partitions."""
+        layouts = {topic.name: topic for topic in await self.topics(list(asked))}
+        found: dict[str, list[FoundOffset]] = {name: [] for name in asked}
+        by_leader: dict[Address, dict[str, list[AskedOffset]]] = {}
+        for name, partitions in asked.items():
+            layout = layouts.get(name)
+            known = {part.partition: part for part in layout.partitions} if layout and not layout.error else {}
+            absent = layout.error if layout and layout.error else _UNKNOWN_TOPIC
+            for wanted in partitions:
+                part = known.get(wanted.partition)
+                if part is None:
+                    found[name].append(FoundOffset(wanted.partition, absent))
+                elif part.leader is None:
+                    found[name].append(FoundOffset(wanted.partition, part.error or _LEADER_NOT_AVAILABLE))
+                else:
+                    by_leader.setdefault(part.leader, {}).setdefault(name, []).append(wanted)
+        answers = await asyncio.gather(
+            *(self._ask_leader(leader, of_it, read_committed) for leader, of_it in by_leader.items())
+        )
+        for name, offset in itertools.chain.from_iterable(answers):
+            found[name].append(offset)
+        return found
+
+    async def close(self) -> None:
+        """Hangs up."""
+        await self._client.close()
+
+    async def _ask_leader(
+        self, leader: Address, asked: Mapping[str, Sequence[AskedOffset]], read_committed: bool
+    ) -> list[tuple[str, FoundOffset]]:
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        try:
+            connection = await self._client.node(leader).connection(deadline)
+            version = _version(connection, _LIST_OFFSETS, _LIST_OFFSETS_RANGE)
+            sent, refused = _split(asked, version)
+            message = {
+                "replica_id": -1,
+                "isolation_level": int(read_committed),
+                "timeout": round(self._timeout * 1000),
+                "topics": [
+                    {
+                        "name": name,
+                        "partitions": [
+                            {"partition_index": p, "current_leader_epoch": -1, "timestamp": time} for p, time in parts
+                        ],
+                    }
+                    for name, parts in sent.items()
+                ],
+            }
+            answer = await self._call(connection, _LIST_OFFSETS, version, _LIST_OFFSETS_FLEXIBLE, message)
+        except OffsetMgrError:
+            return [(name, FoundOffset(p, _LEADER_NOT_AVAILABLE)) for name, parts in asked.items() for p, _ in parts]
+        return refused + [
+            (
+                str(topic.name),
+                FoundOffset(
+                    int(part.partition_index),
+                    int(part.error_code),
+                    int(part.timestamp),
+                    int(part.offset),
+                    int(part.leader_epoch),
+                ),
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+        ]
+
+    async def _metadata(self, topics: list[dict[str, Any]] | None) -> Any:
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        connection = await self._client.any_connection(deadline)
+        version = _version(connection, _METADATA, _METADATA_RANGE)
+        if topics is not None and version < _BY_TOPIC_ID:
+            topics = [topic for topic in topics if topic["name"] is not None]
+        message = {
+            "topics": topics,
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        return await self._call(connection, _METADATA, version, _METADATA_FLEXIBLE, message)
+
+    async def _call(
+        self, connection: Connection, api_key: int, version: int, flexible: int, message: Mapping[str, Any]
+    ) -> Any:
+        head = b"\0" if version >= flexible else b""
+        request = Encoded(api_key, version, head + encode_request(api_key, version, message))
+        return await connection.call(request, load_response_schema(api_key, version), self._timeout, yielding=True)
+
+
+def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
+    return TopicLayout(
+        None if topic.name is None else str(topic.name),
+        getattr(topic, "topic_id", None),
+        int(topic.error_code),
+        bool(topic.is_internal),
+        [
+            PartitionLayout(
+                int(part.partition_index),
+                int(part.error_code),
+                int(part.leader_epoch),
+                brokers.get(int(part.leader_id)),
+            )
+            for part in topic.partitions
+        ],
+    )
+
+
+def _version(connection: Connection, api_key: int, ours: tuple[int, int]) -> int:
+    """The newest version that both sides speak; at least our oldest, so that a broker too old for it says so."""
+    return max(ours[0], min(ours[1], connection.versions.get(api_key, ours)[1]))
+
+
+def _split(
+    asked: Mapping[str, Sequence[AskedOffset]], version: int
+) -> tuple[dict[str, list[AskedOffset]], list[tuple[str, FoundOffset]]]:
+    """What may be sent, and answers to what the broker is too old for (it would take it for a time)."""
+    sent: dict[str, list[AskedOffset]] = {}
+    refused: list[tuple[str, FoundOffset]] = []
+    for name, parts in asked.items():
+        for wanted in parts:
+            if wanted.timestamp < -5 or _OLDEST_VERSION.get(wanted.timestamp, 0) > version:
+                refused.append((name, FoundOffset(wanted.partition, _UNSUPPORTED_VERSION)))
+            else:
+                sent.setdefault(name, []).append(wanted)
+    return sent, refused

@@ -1,0 +1,38 @@
+"""The brokers of a cluster: where they listen, and what each of them speaks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kio.schema.metadata.v8.response import MetadataResponse
+
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability, Versions, release
+
+
+class Broker(NamedTuple):
+    """One broker. ``id`` is -1 where the cluster does not tell it (0.8.2 without topics)."""
+
+    id: int
+    address: Address
+    versions: Versions | None
+    """None for a broker that does not answer."""
+    release: str | None
+    """The oldest release that speaks these versions, as far as they tell releases apart."""
+    capabilities: tuple[Capability, ...]
+    """All that there are: `Capability.on` says whether the broker has one."""
+
+
+async def describe_brokers(client: Client, deadline: float) -> list[Broker]:
+    """Every broker of the cluster, by id. Raises where none answers."""
+    connection = await client.any_connection(deadline)
+    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
+    places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    spoken = await client.spoken(list(places.values()), deadline)
+    found = (
+        Broker(number, at, spoken[at], None if (known := spoken[at]) is None else release(known), CAPABILITIES)
+        for number, at in places.items()
+    )
+    return sorted(found, key=lambda broker: broker.id)

@@ -1,0 +1,75 @@
+"""Carrying out a conditional commit (see `conditional`): only where the coordinator has announced that it knows how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kio.schema.offset_commit.v8.response import OffsetCommitResponse
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.api_versions import features
+from offsetmgr.kafka.client.client import Client, NotAMember, remaining
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, CONFLICT, conditional_commit
+
+Outcomes = dict[TopicPartition, OffsetMgrError | None]
+
+
+class Committed(NamedTuple):
+    """What became of each partition; ``repeated``: an earlier try may have been carried out, so that a condition which
+    does not hold may have been overtaken by our own commit."""
+
+    outcomes: Outcomes
+    repeated: bool
+
+
+async def commit_if(
+    client: Client,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
+    expected: Mapping[TopicPartition, int],
+    deadline: float,
+) -> Committed:
+    """Commits, None deleting a partition's, each partition while the offset in ``expected`` is committed.
+
+    Retriable errors are repeated until the deadline.  A partition whose condition does not hold has the error
+    `Conflict`.  Raises `UnsupportedOperation` where the coordinator announces no conditions (then nothing was sent to
+    it), `NotAMember` where the group has members, else what the coordinator answered for the group as a whole.
+    """
+    request = conditional_commit(group, offsets, expected)
+    tries = 0
+
+    async def ask(address: Address, groups: list[str]) -> dict[str, Outcomes | OffsetMgrError]:
+        nonlocal tries
+        async with client.node(address).lane(deadline) as lane:
+            if CONDITIONAL_FEATURE not in await features(lane.connection, remaining(deadline)):
+                raise UnsupportedOperation(f"coordinator {address}", "it announces no conditional commits")
+            tries += 1
+            answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
+        return dict.fromkeys(groups, _outcomes(group, answer))
+
+    result = (await client.per_group([group], ask, deadline))[group]
+    if isinstance(result, OffsetMgrError):
+        raise result
+    return Committed(result, tries > 1)
+
+
+def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:
+    """A retriable code in any partition makes the whole worth repeating, which is safe: what was carried out conflicts
+    then with itself."""
+    outcomes: Outcomes = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            tp, code = TopicPartition(str(topic.name), int(part.partition_index)), int(part.error_code)
+            if code in NOT_A_MEMBER:
+                return NotAMember(f"commit of group {group}", reason(code))
+            if code in RETRIABLE:
+                return kafka_error(code, f"commit of group {group}")
+            if code == CONFLICT:
+                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is another one by now")
+            else:
+                outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    return outcomes

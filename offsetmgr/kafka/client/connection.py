@@ -1,0 +1,502 @@
+"""One connection to one broker: frames, correlation, time-outs, TLS and SASL; no knowledge of groups or routing.
+
+Ordering contract: a broker answers the requests of one connection in the order in which they were sent, and works on
+one at a time.  So many requests may be in flight, but one that waits in the broker (a JoinGroup) holds up those behind
+it.  A request that times out closes its connection, because nothing behind it can be answered either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import os
+import ssl
+import struct
+from collections import deque
+from typing import Final, NamedTuple, TypeVar, cast
+
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.protocol import Payload
+
+from offsetmgr.core.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    Unreachable,
+)
+from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.client.sasl import Mechanism
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.primitives import INT16, Cursor
+from offsetmgr.kafka.protocol.releases import (
+    KAFKA_0_8_2,
+    KAFKA_0_9,
+    LIST_GROUPS,
+    LOGS_IN,
+    METADATA,
+    Versions,
+    before,
+    release,
+)
+
+R = TypeVar("R", bound=Payload)
+
+_LARGEST_FRAME: Final = 256 * 1024 * 1024
+_MOST_IN_FLIGHT: Final = 200
+_LOGIN_PATIENCE_S: Final = 2.0
+"""How long a broker may leave ApiVersions unanswered before a login finds out whether it is older than that request."""
+_NO_LOGINS_HERE: Final = 34
+_SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
+_HEADER: Final = struct.Struct(">hhi")
+_INT32: Final = struct.Struct(">i")
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From ``host:port``, ``[v6]:port`` or ``host`` (port 9092)."""
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = text.strip(), "9092"
+        if not port.isdigit():
+            raise Unreachable(f"broker {text}", "the port is not a number", "give host:port")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+class Encoded(NamedTuple):
+    """A request whose body is encoded already (hot requests that kio's writer is too slow for)."""
+
+    api_key: int
+    version: int
+    body: bytes
+
+
+class HungUp(Exception):
+    """The broker closed the connection where that may not mean a failure: the next connection is to go on."""
+
+    def __init__(self, versions: Versions | None = None) -> None:
+        super().__init__()
+        self.versions = versions
+        """What the broker speaks, if that is known by now; else it is to be asked for with ApiVersions."""
+
+
+class Connection:
+    """An open connection. Make one with `open`; `call` may be used by many tasks at once."""
+
+    def __init__(
+        self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
+    ) -> None:
+        self.address = address
+        self.versions: Versions = {}
+        """What the broker speaks; empty as long as it is not known."""
+        self._reader = reader
+        self._writer = writer
+        name = client_id.encode()
+        self._client_id = struct.pack(">h", len(name)) + name
+        self._correlation = itertools.count(1)
+        self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
+        self._slots = asyncio.Semaphore(_MOST_IN_FLIGHT)
+        self._failure: OffsetMgrError | None = None
+        self._answered = False
+        self._unproved = False
+        """Whether all that the broker has answered yet is what it tells without a login, and we sent none."""
+        self._bare = False
+        """Whether SASL tokens without headers are exchanged at the moment."""
+        self._receiver = asyncio.create_task(self._receive())
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address,
+        security: Security,
+        timeout: float,
+        versions: Versions | None = None,
+    ) -> Connection:
+        """Connects, finds out the API versions (unless ``versions`` of this broker are known) and logs in, all within
+        ``timeout`` seconds.
+
+        Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (what listens there is not Kafka).
+        """
+        known, login = versions, security.login() is not None
+        probe, suspected, last = known is None and not login, None, False
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    reader, writer = await cls._dial(address, security)
+                    connection = cls(address, reader, writer, security.client_id)
+                    try:
+                        await connection._prepare(security, known, timeout, probe=probe, last=last)
+                        return connection
+                    except HungUp as hung_up:
+                        await connection.close()
+                        last = login
+                        # A broker that stops closes connections too: only the second time this shows a release.
+                        probe = not login and hung_up.versions is not None and hung_up.versions is not suspected
+                        suspected = hung_up.versions
+                        known = None if probe else suspected
+                    except BaseException:
+                        await connection.close()
+                        raise
+        except TimeoutError:
+            raise TimedOut(f"broker {address}", f"no answer within {_shown(timeout)} s", _SILENT) from None
+
+    @staticmethod
+    async def _dial(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = address.host if security.tls else None
+        try:
+            return await asyncio.open_connection(
+                address.host, address.port, ssl=security.tls, server_hostname=name, limit=1 << 20
+            )
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationFailed(f"broker {address}", f"its certificate: {error.verify_message}") from None
+        except ssl.SSLError as error:
+            raise ServerError(
+                f"broker {address}", f"no TLS connection ({error.reason})", "is this the TLS listener's port?"
+            ) from None
+        except OSError as error:
+            # asyncio words refusals in its own way; resolver errors have negative numbers and a text of their own.
+            number = error.errno or 0
+            why = os.strerror(number) if number > 0 else error.strerror or str(error)
+            hint = "is it running, and are host and port right?"
+            raise Unreachable(f"broker {address}", why, hint) from None
+
+    async def _prepare(
+        self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last: bool
+    ) -> None:
+        """``probe``: the broker may be older than ApiVersions. ``last``: a closed connection is no reason for another.
+
+        Raises `HungUp` where the broker closed the connection on what it does not know, or during a login.
+        """
+        login = security.login()
+        if versions is None and probe:
+            versions = await versions_without_asking(self, timeout, security.assumed_versions)
+        if versions is None or (login and not versions):  # the version of the login depends on them
+            if login:
+                asked = asyncio.ensure_future(self._ask_versions(timeout))
+                try:
+                    await self._refuse_silence(asked, security, timeout)
+                    self.versions = await asked
+                finally:
+                    asked.cancel()
+            else:
+                self.versions = await self._ask_versions(timeout)
+                self._unproved = True
+        else:
+            self.versions = versions
+            self._answered = True  # on an earlier connection: this is a Kafka broker, whatever happens to it now
+        if login:
+            await self._login(login, timeout, last=last)
+
+    async def _ask_versions(self, timeout: float) -> Versions:
+        answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
+        return {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
+
+    async def _refuse_silence(self, asked: asyncio.Future[Versions], security: Security, timeout: float) -> None:
+        """Raises `UnsupportedOperation` where a broker that does not answer ApiVersions is older than that request.
+
+        Another connection finds it out, and only then: a listener that wants a login counts what is sent there as a
+        failed login.
+        """
+        done, _ = await asyncio.wait([asked], timeout=min(_LOGIN_PATIENCE_S, timeout / 2))
+        if done and asked.exception() is None:
+            return
+        try:
+            other = Connection(self.address, *await self._dial(self.address, security), security.client_id)
+        except OffsetMgrError:
+            return
+        try:
+            versions = await versions_without_asking(other, timeout)
+        except HungUp as hung_up:
+            versions = hung_up.versions
+        except OffsetMgrError:
+            return
+        finally:
+            await other.close()
+        if versions is not None and not LOGS_IN.on(versions):
+            raise LOGS_IN.refusal(str(self.address), versions)
+
+    async def _login(self, login: Mechanism, timeout: float, *, last: bool) -> None:
+        what = f"login to broker {self.address}"
+        if not LOGS_IN.on(self.versions):
+            raise LOGS_IN.refusal(str(self.address), self.versions)
+        shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
+        if shake.error_code != 0:
+            # Kafka 0.10 names mechanisms also where it takes none.
+            offered = "" if shake.error_code == _NO_LOGINS_HERE else ", ".join(shake.mechanisms)
+            hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
+            raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
+        message: bytes | None = login.start()
+        if before("1.0", self.versions):
+            await self._login_with_tokens(login, message, timeout, last=last)
+            return
+        while message is not None:
+            request = SaslAuthenticateRequest(auth_bytes=message)
+            answer = await self.call(request, SaslAuthenticateResponse, timeout)
+            if answer.error_code != 0:
+                raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
+            message = login.answer(answer.auth_bytes)
+
+    async def _login_with_tokens(self, login: Mechanism, token: bytes | None, timeout: float, *, last: bool) -> None:
+        """The login of Kafka 0.10 and 0.11 (KIP-43): each token is a frame without a header.
+
+        Such a broker closes the connection on wrong credentials, without a reason. A broker that stops closes the
+        connection too. So the login is tried on another connection, and fails if that is closed as well. Raises
+        `HungUp` for this, unless this is the ``last`` connection.
+        """
+        self._bare = True
+        try:
+            while token is not None:
+                answer = await self._exchange(token, timeout)
+                token = login.answer(answer)
+        except Unreachable:
+            if not last:
+                raise HungUp(self.versions) from None
+            raise AuthenticationFailed(
+                f"login to broker {self.address}",
+                "the broker closed the connection during the login",
+                f"check the user name and password; Kafka {release(self.versions)} does not say why it rejects a login",
+            ) from None
+        finally:
+            self._bare = False
+
+    async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
+        """Leaves the open connection, logged in, to ``protocol``, which speaks raw frames on it from here on.
+
+        Only while nothing is in flight. This object can do nothing any more, but must live as long as the transport is
+        used (asyncio closes a transport whose StreamWriter is thrown away). Raises `Unreachable` where it has broken.
+        """
+        self._receiver.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._receiver
+        if self._failure is not None:
+            raise self._failure
+        self._failure = Unreachable(f"broker {self.address}", "the connection was handed over")
+        transport = cast(asyncio.Transport, self._writer.transport)
+        transport.set_protocol(protocol)
+        if transport.is_closing():
+            raise Unreachable(f"broker {self.address}", "the connection broke")
+        transport.resume_reading()
+        return transport
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    async def call(self, request: Payload | Encoded, response: type[R], timeout: float, *, yielding: bool = False) -> R:
+        """Sends a request and waits for its answer, at most ``timeout`` seconds. Where the broker does not speak the
+        request's version, `older` translates it.
+
+        ``yielding``: a large answer is decoded in the codec thread, so that the event loop can do other work. This
+        takes longer than decoding on the event loop.
+
+        Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the answer is not Kafka's).
+        """
+        api_key, version, _ = _named(request)
+        if self.speaks(api_key, version):
+            frame = await self._exchange(request, timeout)
+        else:
+            frame = await self._translated(request, timeout)
+        flexible = response.__flexible__ and response is not ApiVersionsResponse
+        try:
+            start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
+            if yielding and len(frame) > LARGE_BYTES:
+                return (await in_codec_thread(entity_reader(response), frame, start))[0]
+            return entity_reader(response)(frame, start)[0]
+        except (SerialError, ValueError, IndexError) as error:
+            self._fail(self._not_kafka())
+            raise self._not_kafka() from error
+
+    def speaks(self, api_key: int, version: int) -> bool:
+        """Whether the broker speaks this version of an API; True as long as it is not known what it speaks."""
+        low, high = self.versions.get(api_key, (0, -1))
+        return low <= version <= high or not self.versions
+
+    async def _translated(self, request: Payload | Encoded, timeout: float) -> bytes:
+        """The answer's frame, as a broker would send it that speaks the version of the request."""
+        from offsetmgr.kafka.protocol.old_versions import ask_older
+        from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
+
+        api_key, version, body = _named(request)
+        if body is None:
+            buffer = io.BytesIO()
+            payload = cast(Payload, request)
+            entity_writer(type(payload))(buffer, payload)
+            body = buffer.getvalue()
+        answer = await ask_older(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
+        head = bytes(5 if request_is_flexible(api_key, version) else 4)
+        return head + encode_response(api_key, version, answer)
+
+    async def call_raw(self, request: Encoded, timeout: float) -> bytes:
+        """As `call`, for an answer that is not Kafka's: what follows the correlation id."""
+        return (await self._exchange(request, timeout))[4:]
+
+    async def exchange(self, request: Encoded, timeout: float) -> bytes:
+        """Sends an encoded request and gives the whole answer, its correlation id first.
+
+        Raises `TimedOut`, `Unreachable` (the connection broke).
+        """
+        return await self._exchange(request, timeout)
+
+    async def _exchange(self, request: Payload | Encoded | bytes, timeout: float) -> bytes:
+        """Bytes are a SASL token: they are sent without a header, and so is the answer."""
+        async with self._slots:
+            if self._failure is not None:
+                raise self._failure
+            correlation = 0 if isinstance(request, bytes) else next(self._correlation)
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            self._waiting.append((correlation, answer))
+            self._writer.write(self._frame(request, correlation))
+            try:
+                async with asyncio.timeout(timeout):
+                    return await answer
+            except TimeoutError:
+                error = TimedOut(f"broker {self.address}", f"no answer within {_shown(timeout)} s")
+                self._fail(error)
+                raise error from None
+
+    def _frame(self, request: Payload | Encoded | bytes, correlation: int) -> bytes:
+        if isinstance(request, bytes):
+            return _INT32.pack(len(request)) + request
+        if isinstance(request, Encoded):
+            head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
+            body = request.body
+        else:
+            head = _HEADER.pack(request.__api_key__, request.__version__, correlation) + self._client_id
+            if request.__flexible__:
+                head += b"\0"
+            buffer = io.BytesIO()
+            entity_writer(type(request))(buffer, request)
+            body = buffer.getvalue()
+        return _INT32.pack(len(head) + len(body)) + head + body
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                (length,) = _INT32.unpack(await self._reader.readexactly(4))
+                if not (0 if self._bare else 4) <= length <= _LARGEST_FRAME:
+                    raise self._not_kafka()
+                frame = await self._reader.readexactly(length)
+                correlation = 0 if self._bare else _INT32.unpack_from(frame)[0]
+                # Kafka 0.8.2 answers some requests that fail with the correlation id 0.
+                if not self._waiting or correlation not in (self._waiting[0][0], 0):
+                    raise self._not_kafka()
+                self._answered, self._unproved = True, False
+                _, answer = self._waiting.popleft()
+                if not answer.done():
+                    answer.set_result(frame)
+        except OffsetMgrError as error:
+            self._fail(error)
+        except (OSError, asyncio.IncompleteReadError):
+            self._fail(self._broke() if self._answered else self._not_kafka())
+
+    def _broke(self) -> Unreachable:
+        hint = "a listener that wants a login hangs up so: is security.protocol set (--command-config FILE)?"
+        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._unproved else "")
+
+    def _not_kafka(self) -> ServerError:
+        return ServerError(
+            f"broker {self.address}",
+            "what listens there does not answer as a Kafka broker does",
+            "check the port, and security.protocol (a TLS listener hangs up on plain text)",
+        )
+
+    def _fail(self, error: OffsetMgrError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        while self._waiting:
+            _, answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # seen: a caller that was cancelled meanwhile will not look
+        self._writer.close()
+        self._receiver.cancel()
+
+    async def close(self) -> None:
+        """Hangs up; requests in flight fail."""
+        self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await self._receiver
+
+
+def _named(request: Payload | Encoded) -> tuple[int, int, bytes | None]:
+    """API key, version, and the body where it is encoded already."""
+    if isinstance(request, Encoded):
+        return request
+    return int(request.__api_key__), int(request.__version__), None
+
+
+def _shown(seconds: float) -> str:
+    """For people: what is left of 3 s after a millisecond is 3 s."""
+    return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
+
+
+async def versions_without_asking(
+    connection: Connection, timeout: float, assumed: Versions | None = None
+) -> Versions | None:
+    """What a broker before 0.10.0 speaks, ``assumed`` if that is given; None for a later one, which is to be asked with
+    ApiVersions.
+
+    A broker 0.9 never answers ApiVersions, and loses requests of its other clients by it. So Metadata version 1 is sent
+    first, for a topic that cannot exist: brokers before 0.10.0 answer it in the layout of version 0. Of these, 0.9
+    answers ListGroups and 0.8.2 closes the connection.
+
+    Raises `HungUp` where the broker closed the connection, and as `Connection.exchange`.
+    """
+    one_impossible_topic = b"\0\0\0\1\0\1?"
+    try:
+        frame = await connection.exchange(Encoded(METADATA, 1, one_impossible_topic), timeout)
+    except (Unreachable, ServerError):
+        # A listener that wants a login, say: those answer ApiVersions. A broker 0.9 answers Metadata.
+        raise HungUp from None
+    if not _is_metadata_0(frame):
+        return None
+    if assumed is not None:
+        return assumed
+    try:
+        await connection.exchange(Encoded(LIST_GROUPS, 0, b""), timeout)
+    except (Unreachable, ServerError):
+        raise HungUp(KAFKA_0_8_2) from None
+    return KAFKA_0_9
+
+
+def _is_metadata_0(frame: bytes) -> bool:
+    """Whether an answer has the layout of Metadata version 0, to its last byte."""
+    cursor = Cursor(frame, 4, flexible=False, answer=True)
+    try:
+        for _ in range(cursor.count(10)):
+            cursor.int32()  # node id
+            cursor.string()  # host
+            cursor.int32()  # port
+        for _ in range(cursor.count(8)):
+            cursor.number(INT16)  # error
+            cursor.string()  # name
+            for _ in range(cursor.count(18)):
+                cursor.number(INT16)  # error
+                cursor.int32()  # partition
+                cursor.int32()  # leader
+                for _ in range(2):  # replicas, and those in sync
+                    cursor.take(4 * cursor.count(4))
+    except InvalidRequest:
+        return False
+    return cursor.at == len(frame)

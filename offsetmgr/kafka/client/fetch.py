@@ -1,0 +1,170 @@
+"""Fetch and ListOffsets: what is asked of a partition's leader, and what it answers; pure but for the asking itself.
+
+Fetch v11 gives the log as it lies on the broker's disk, in any message format; brokers from 2.3 to 4.x speak it, and
+for older ones `older` translates it. ListOffsets v0 is the only version that answers with several offsets a partition
+(one a segment); kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so it is written here by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, UnsupportedOperation
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.client.connection import Connection, Encoded
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
+from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.requests import by_topic
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""Times that stand for the ends of a log."""
+
+_FETCH: Final = 1
+_FETCH_VERSION: Final = 11
+_LIST_OFFSETS: Final = 2
+_ONE_OFFSET_VERSION: Final = 4
+_CONSUMER: Final = -1
+"""The replica id of whoever is no broker."""
+_ALL_BYTES: Final = 0x7FFFFFFF
+
+
+class Limits(NamedTuple):
+    """What a broker may put into one answer, and how long it may wait for it."""
+
+    max_bytes: int = 1024 * 1024
+    """Of one partition. A first batch that is larger comes whole all the same (KIP-74)."""
+    min_bytes: int = 0
+    max_wait_ms: int = 0
+
+
+class Slice(NamedTuple):
+    """A piece of a partition's log. It may begin before the offset asked for, and end within a batch.
+
+    ``log_start_offset`` is None where the broker does not say.
+    """
+
+    high_watermark: int
+    log_start_offset: int | None
+    data: bytes
+
+
+async def fetch(
+    connection: Connection, offsets: Mapping[TopicPartition, int], limits: Limits, timeout: float
+) -> dict[TopicPartition, Slice | OffsetMgrError]:
+    """Asks for the log from these offsets on, within ``timeout`` seconds. Raises as `ask`."""
+    message = {
+        "replica_id": _CONSUMER,
+        "max_wait": limits.max_wait_ms,
+        "min_bytes": limits.min_bytes,
+        "max_bytes": _ALL_BYTES,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": number,
+                        "fetch_offset": offsets[TopicPartition(topic, number)],
+                        "partition_max_bytes": limits.max_bytes,
+                    }
+                    for number in numbers
+                ],
+            }
+            for topic, numbers in by_topic(offsets).items()
+        ],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    answer = await ask(connection, _FETCH, _FETCH_VERSION, message, timeout)
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
+    found: dict[TopicPartition, Slice | OffsetMgrError] = {}
+    for topic in answer["responses"]:
+        for part in topic["partitions"]:
+            tp = TopicPartition(topic["topic"], part["partition_index"])
+            if part["error_code"]:
+                found[tp] = kafka_error(part["error_code"], f"fetch of {tp}")
+            else:
+                start = part["log_start_offset"]
+                found[tp] = Slice(part["high_watermark"], start if start >= 0 else None, part["records"] or b"")
+    return found
+
+
+async def offsets_before(
+    connection: Connection, times: Mapping[TopicPartition, int], most: int, timeout: float
+) -> dict[TopicPartition, list[int] | OffsetMgrError]:
+    """Offsets at which a segment begins (or the log ends) that was last written at or before a time: descending, at
+    most ``most`` of each partition.
+
+    A broker that does not speak version 0 any more (4.0 and later) knows no segments: of it only the one offset of
+    `EARLIEST` or `LATEST` can be had, and all else is refused with `UnsupportedOperation`. Raises as `ask`.
+    """
+    if connection.versions.get(_LIST_OFFSETS, (0, 0))[0] == 0:
+        return await _by_segments(connection, times, most, timeout)
+    found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
+    ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
+    if most == 1 and ends:
+        of_ends = await edges(connection, ends, timeout)
+        found |= {tp: [offset] if isinstance(offset, int) else offset for tp, offset in of_ends.items()}
+    for tp in times.keys() - found.keys():
+        found[tp] = UnsupportedOperation(
+            f"offsets of {tp} before a time",
+            f"broker {connection.address} does not list segments: Kafka 4.0 removed that (ListOffsets version 0)",
+            "ask for one offset, the earliest or the latest; KafkaCluster.offsets_for_time finds a message by its time",
+        )
+    return found
+
+
+async def _by_segments(
+    connection: Connection, times: Mapping[TopicPartition, int], most: int, timeout: float
+) -> dict[TopicPartition, list[int] | OffsetMgrError]:
+    topics = by_topic(times)
+    body = bytearray(INT32.pack(_CONSUMER) + INT32.pack(len(topics)))
+    for topic, numbers in topics.items():
+        body += string(topic, flexible=False) + INT32.pack(len(numbers))
+        for number in numbers:
+            body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(most)
+    frame = await connection.exchange(Encoded(_LIST_OFFSETS, 0, bytes(body)), timeout)
+    cursor = Cursor(frame, 4, flexible=False, answer=True)
+    found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
+    try:
+        for _ in range(cursor.count(6)):
+            topic = cursor.string()
+            for _ in range(cursor.count(10)):
+                tp = TopicPartition(topic, cursor.int32())
+                code = cursor.number(INT16)
+                offsets = [cursor.int64() for _ in range(cursor.count(8))]
+                found[tp] = kafka_error(code, f"offsets of {tp}") if code else offsets
+    except InvalidRequest as error:
+        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+    return found
+
+
+async def edges(
+    connection: Connection, ends: Mapping[TopicPartition, int], timeout: float
+) -> dict[TopicPartition, int | OffsetMgrError]:
+    """Where logs begin (`EARLIEST`) or end (`LATEST`), as their leader knows it, or the first offset at or after a time
+    in milliseconds since 1970 (-1: none). Raises as `ask`."""
+    message = {
+        "replica_id": _CONSUMER,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": number, "timestamp": ends[TopicPartition(topic, number)]} for number in numbers
+                ],
+            }
+            for topic, numbers in by_topic(ends).items()
+        ],
+    }
+    answer = await ask(connection, _LIST_OFFSETS, _ONE_OFFSET_VERSION, message, timeout)
+    found: dict[TopicPartition, int | OffsetMgrError] = {}
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp = TopicPartition(topic["name"], part["partition_index"])
+            code = part["error_code"]
+            found[tp] = kafka_error(code, f"offsets of {tp}") if code else part["offset"]
+    return found

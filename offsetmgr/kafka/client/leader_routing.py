@@ -1,0 +1,171 @@
+"""Finding the brokers that lead partitions, and asking each for its own, repeating what may succeed later.
+
+The counterpart for partitions of `Client.per_group` for groups: one outcome a partition, and a *retriable* error (the
+leader moved, the connection broke) leads to a new look for the leader, after a pause, until the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from kio.schema.metadata.v8.response import MetadataResponse
+
+from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.client.client import Client, backoff, remaining
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol import requests
+
+T = TypeVar("T")
+
+UNKNOWN_PATIENCE: Final = 2.0
+"""Seconds for which a topic that no broker knows is asked for again: it may just have been made, or all have just come
+back."""
+_SHARE: Final = 3
+"""A broker that does not answer gets a third of the time that is left: the others must have theirs."""
+_SHORTEST: Final = 1.0
+
+
+class Leaders:
+    """Where partitions are led, as far as is known. Use it within the client's event loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[TopicPartition, Address] = {}
+
+    async def per_partition(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
+        deadline: float,
+        wait: float = 0.0,
+    ) -> dict[TopicPartition, T | OffsetMgrError]:
+        """Asks each partition's leader: ``ask`` is given it, its partitions, and when the attempt must have ended.
+
+        ``wait`` is for how many seconds a leader may wait on purpose before it answers. Raises only if no broker was
+        ever reached.
+        """
+        loop = asyncio.get_running_loop()
+        patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
+        done: dict[TopicPartition, T | OffsetMgrError] = {}
+        pending = list(partitions)
+        for pause in backoff():
+            now = loop.time()
+            attempt = min(deadline, now + wait + max((deadline - now) / _SHARE, _SHORTEST))
+            answers, unknown = await self._ask_once(pending, ask, attempt)
+            done |= answers
+            now = loop.time()
+            pending = [tp for tp in pending if _again(done[tp], now < patience or tp not in unknown)]
+            for tp in pending:
+                self._known.pop(tp, None)
+            if not pending or now + pause >= deadline:
+                return done
+            await asyncio.sleep(pause)
+        raise AssertionError("the pauses do not end")
+
+    async def _ask_once(
+        self,
+        partitions: Sequence[TopicPartition],
+        ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
+        deadline: float,
+    ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
+        """One attempt: an answer for every partition, and those that have no leader to be asked."""
+        answers: dict[TopicPartition, T | OffsetMgrError] = {
+            tp: ServerError(str(tp), "the broker did not answer for it") for tp in partitions
+        }
+        try:
+            unknown = await self._look_up([tp for tp in partitions if tp not in self._known], deadline)
+        except OffsetMgrError as error:
+            if not self._client.reached or not error.retriable:
+                raise
+            return dict.fromkeys(partitions, error), partitions
+        answers |= unknown
+        by_leader: dict[Address, list[TopicPartition]] = {}
+        for tp in partitions:
+            if tp not in unknown:
+                by_leader.setdefault(self._known[tp], []).append(tp)
+
+        async def ask_at(leader: Address, of_it: list[TopicPartition]) -> Mapping[TopicPartition, T | OffsetMgrError]:
+            try:
+                return await ask(leader, of_it, deadline)
+            except OffsetMgrError as error:
+                return dict.fromkeys(of_it, error)
+
+        for found in await asyncio.gather(*(ask_at(leader, of_it) for leader, of_it in by_leader.items())):
+            answers |= found
+        return answers, unknown.keys()
+
+    async def _look_up(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError]:
+        """Learns who leads these partitions; the errors of those of which nobody says it."""
+        if not partitions:
+            return {}
+        failed: dict[TopicPartition, OffsetMgrError] = {}
+        for tp, found in (await layout(self._client, partitions, deadline)).items():
+            if isinstance(found, Address):
+                self._known[tp] = found
+            else:
+                failed[tp] = found
+        return failed
+
+
+async def layout(
+    client: Client, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, Address | OffsetMgrError]:
+    """The leader of each partition, or why none is known.
+
+    That there is no such partition is believed once all brokers that we know and that answer say so: one that has just
+    started knows none. Raises as `Client.any_connection`.
+    """
+    first = await client.any_connection(deadline)
+    found = await _layout_of(first, partitions, deadline)
+    for address in client.addresses:
+        missing = [tp for tp, answer in found.items() if isinstance(answer, UnknownTopicOrPartition)]
+        if not missing:
+            break
+        if address != first.address:
+            try:
+                # One that does not answer is no reason to wait long: those that do have said what they know.
+                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
+                connection = await client.node(address).connection(by_then)
+                found |= await _layout_of(connection, missing, by_then)
+            except OffsetMgrError:
+                continue
+    return found
+
+
+async def _layout_of(
+    connection: Connection, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, Address | OffsetMgrError]:
+    """The same as one broker knows it."""
+    topics = list(dict.fromkeys(tp.topic for tp in partitions))
+    answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
+    brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    codes = {str(topic.name): int(topic.error_code) for topic in answer.topics}
+    known = {
+        TopicPartition(str(topic.name), int(part.partition_index)): part
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+    found: dict[TopicPartition, Address | OffsetMgrError] = {}
+    for tp in partitions:
+        part = known.get(tp)
+        leader = brokers.get(int(part.leader_id)) if part is not None else None
+        if leader is not None:
+            found[tp] = leader
+        elif part is not None:
+            found[tp] = kafka_error(int(part.error_code) or 5, str(tp))
+        else:
+            found[tp] = kafka_error(codes.get(tp.topic) or 3, str(tp))
+    return found
+
+
+def _again(answer: object, patient: bool) -> bool:
+    """Whether the partition is worth asking for again."""
+    if isinstance(answer, UnknownTopicOrPartition):
+        return patient
+    return isinstance(answer, OffsetMgrError) and answer.retriable

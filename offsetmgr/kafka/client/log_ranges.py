@@ -1,0 +1,107 @@
+"""Which topics exist, from where to where their logs reach, and where a time lies in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from kio.schema.metadata.v8.response import MetadataResponse
+
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.model import LogRange, TopicPartition, can_be_a_topic
+from offsetmgr.kafka.client import fetch
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
+from offsetmgr.kafka.client.leader_routing import Leaders
+from offsetmgr.kafka.protocol import requests
+
+_SHORTEST: Final = 1.0
+"""Seconds for a broker that does not answer, where another one has said what it knows."""
+
+
+async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
+    """Partitions of those of these topics (None: of all topics) that exist. Raises as `Client.any_connection`.
+
+    That there is no such topic is believed once all brokers that we know and that answer say so (see `leaders.layout`).
+    """
+    if topics is None:
+        return await _counts_of(await client.any_connection(deadline), None, deadline)
+    topics = list(filter(can_be_a_topic, topics))
+    if not topics:
+        return {}
+    first = await client.any_connection(deadline)
+    found = await _counts_of(first, topics, deadline)
+    for address in client.addresses:
+        missing = [topic for topic in topics if topic not in found]
+        if not missing:
+            break
+        if address != first.address:
+            try:
+                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
+                found |= await _counts_of(await client.node(address).connection(by_then), missing, by_then)
+            except OffsetMgrError:
+                continue
+    return found
+
+
+async def _counts_of(connection: Connection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
+    request = requests.metadata(None if topics is None else sorted(topics))
+    answer = await connection.call(request, MetadataResponse, remaining(deadline))
+    counts = {str(topic.name): len(topic.partitions) for topic in answer.topics if topic.partitions}
+    return dict(sorted(counts.items()))
+
+
+async def log_ranges(
+    client: Client, partitions: Collection[TopicPartition], deadline: float
+) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+    """One outcome a partition, asked of its leader, twice: where the log begins, and then where it ends. Raises only if
+    no broker was ever reached. Nobody is asked about a topic whose name Kafka cannot have."""
+    leaders = Leaders(client)
+    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_impossible(partitions)}
+    asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
+    starts = await _edge(client, leaders, asked, EARLIEST, deadline)
+    ends = await _edge(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
+    for tp in asked:
+        start, end = starts[tp], ends.get(tp)
+        if isinstance(start, OffsetMgrError):
+            found[tp] = start
+        elif isinstance(end, OffsetMgrError):
+            found[tp] = end
+        else:
+            assert end is not None  # asked for, since it has a start
+            found[tp] = LogRange(start, end)
+    return found
+
+
+async def offsets_for_time(
+    client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
+) -> dict[TopicPartition, int | OffsetMgrError | None]:
+    """The first offset whose record's timestamp is at or after ``timestamp_ms``, None where there is none; one outcome
+    a partition. Raises only if no broker was ever reached."""
+    impossible = _impossible(partitions)
+    asked = [tp for tp in dict.fromkeys(partitions) if tp not in impossible]
+    found = await _edge(client, Leaders(client), asked, timestamp_ms, deadline)
+    return {**impossible, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
+
+
+def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
+    """The errors of partitions whose topic's name Kafka cannot have."""
+    return {
+        tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
+        for tp in partitions
+        if not can_be_a_topic(tp.topic)
+    }
+
+
+async def _edge(
+    client: Client, leaders: Leaders, partitions: list[TopicPartition], edge: int, deadline: float
+) -> dict[TopicPartition, int | OffsetMgrError]:
+    async def ask(
+        leader: Address, of_it: list[TopicPartition], attempt: float
+    ) -> dict[TopicPartition, int | OffsetMgrError]:
+        connection = await client.node(leader).connection(attempt)
+        return await fetch.edges(connection, dict.fromkeys(of_it, edge), remaining(attempt))
+
+    return await leaders.per_partition(partitions, ask, deadline) if partitions else {}

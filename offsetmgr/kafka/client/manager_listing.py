@@ -1,0 +1,74 @@
+"""All groups of the offset managers at an address, or an error: never some of them.
+
+Each manager lists the groups of the shards that it owns, and says so if one of them is not loaded.  While a slot of
+shards changes hands, its old owner does not list it any more and the new one not yet.  So a list counts only if before
+and after it every slot had the same owner, and that owner answered for groups of the slot, as only one does that holds
+it.  How groups are mapped to slots is not asked: there are 8 slots at most (`offsetmgr.manager.log.base`), so 200
+groups of any names fall into all of them, but for one case in 10 to the power of 10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kio.schema.list_groups.v4.response import ListGroupsResponse
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.client import Client, backoff, remaining
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol import requests
+
+PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
+
+
+async def list_manager_groups(client: Client, deadline: float) -> list[str]:
+    """Ids of all groups with offsets. Raises `OffsetMgrError` if a manager could not be asked, or shards were on their
+    way until the deadline."""
+    for pause in backoff():
+        try:
+            before = await _owners(client, deadline)
+            probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
+            await asyncio.gather(*(_prove(client, at, groups, deadline) for at, groups in probes))
+            listed = await asyncio.gather(*(_listed(client, at, deadline) for at, _ in probes))
+            await asyncio.gather(*(_prove(client, at, groups, deadline) for at, groups in probes))
+            if await _owners(client, deadline) == before:
+                return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+        except OffsetMgrError as error:
+            late = asyncio.get_running_loop().time() + pause >= deadline
+            if late or not error.retriable or not client.reached:
+                raise
+        await asyncio.sleep(pause)
+    raise AssertionError("back-off has no end")
+
+
+async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
+    """The owner of each probe's slot."""
+    owners: dict[str, Address] = {}
+    for probe, owner in (await client.find_coordinators(PROBES, deadline)).items():
+        if isinstance(owner, OffsetMgrError):
+            raise owner
+        owners[probe] = owner
+    return owners
+
+
+async def _prove(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
+    """Raises an error unless the manager answers for these groups at this very moment."""
+    connection = await client.node(manager).connection(deadline)
+    question = requests.offset_fetch(dict.fromkeys(probes, ()))
+    answer = await connection.call(question, OffsetFetchResponse, remaining(deadline))
+    for group in answer.groups:
+        if group.error_code:
+            raise kafka_error(int(group.error_code), "list of groups")
+
+
+async def _listed(client: Client, manager: Address, deadline: float) -> list[str]:
+    connection = await client.node(manager).connection(deadline)
+    answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
+    if answer.error_code:
+        raise kafka_error(int(answer.error_code), f"groups of the manager {manager}")
+    return [str(group.group_id) for group in answer.groups]

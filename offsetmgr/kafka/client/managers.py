@@ -1,0 +1,103 @@
+"""`Managers`: the running manager processes, for synchronous callers who want to know how they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
+from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.manager_admin import inspect, managers
+from offsetmgr.kafka.client.run_manager_admin import MOST_ROWS
+from offsetmgr.kafka.client.security import Security
+
+
+class ManagerReport(NamedTuple):
+    """One manager's status, or why it could not be had."""
+
+    node_id: int
+    address: Address
+    status: Mapping[str, Any] | None
+    error: OffsetMgrError | None = None
+
+
+class Managers:
+    """All manager processes that the first one reached knows. Construction does no I/O."""
+
+    def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
+        connection = connection or ConnectionConfig()
+        self._timeout = connection.timeout_ms / 1000
+        # Whether it is a manager at all is asked before anything else, so nothing is demanded of its versions here.
+        self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
+        self._runner = Runner()
+
+    def reports(self) -> list[ManagerReport]:
+        """Every manager's status, asked all at once. Raises as `offsetmgr.kafka.client.manager_admin.managers`."""
+        return self._runner.run(self._reports())
+
+    def owned(self, partition: int) -> Mapping[str, Any] | None:
+        """A shard as its owner tells of it now; None where no manager owns it."""
+        for report in self.reports():
+            for shard in (report.status or {}).get("shards", ()):
+                if shard["partition"] == partition and shard["role"] == "owner":
+                    return dict(shard)
+        return None
+
+    def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
+        """What the owner of a shard holds, sorted by group, topic and partition, asked for page by page.
+
+        Raises `NotCoordinator` where no manager owns the shard now, `UsageError` where there is no such shard.
+        """
+        reports = self.reports()
+        owner = next((r.address for r in reports if _owns(r.status, partition)), None)
+        if not any(r.status is None or r.status["shards"] for r in reports):
+            raise NotCoordinator(f"shard {partition}", "no manager here has shards", "read the store behind it instead")
+        known = {shard["partition"] for r in reports if r.status is not None for shard in r.status["shards"]}
+        if known and partition not in known:
+            raise UsageError(f"shard {partition}", "there is none of this number", f"shards are 0 to {max(known)}")
+        if owner is None:
+            raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
+        after: list[Any] | None = None
+        while True:
+            question = {"what": "dump", "partition": partition, "after": after, "most": MOST_ROWS}
+            rows = self._runner.run(self._ask(owner, question))["rows"]
+            yield from rows
+            if len(rows) < MOST_ROWS:
+                return
+            after = [rows[-1]["group"], rows[-1]["topic"], rows[-1]["partition"]]
+
+    async def _ask(self, address: Address, question: dict[str, Any]) -> dict[str, Any]:
+        return await inspect(self._client, address, question, asyncio.get_running_loop().time() + self._timeout)
+
+    async def _reports(self) -> list[ManagerReport]:
+        async def report(node_id: int, address: Address) -> ManagerReport:
+            try:
+                return ManagerReport(node_id, address, await self._ask(address, {"what": "status"}))
+            except OffsetMgrError as error:
+                return ManagerReport(node_id, address, None, error)
+
+        found = await managers(self._client, asyncio.get_running_loop().time() + self._timeout)
+        return list(await asyncio.gather(*(report(node_id, address) for node_id, address in found)))
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _owns(status: Mapping[str, Any] | None, partition: int) -> bool:
+    return status is not None and any(
+        shard["partition"] == partition and shard["role"] == "owner" for shard in status["shards"]
+    )

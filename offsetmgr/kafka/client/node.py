@@ -1,0 +1,98 @@
+"""One broker: a connection that all share for quick requests, and lanes for requests that may wait in the broker.
+
+A broker works on the requests of one connection one at a time.  A lane is a connection that one user has for itself,
+so a JoinGroup that waits there delays nobody else, and appends to the log of many groups go on side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from offsetmgr.core.errors import TimedOut
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.releases import Versions
+
+BUSY_LANES: Final = 32
+"""Lanes that work at the same time; those whose request merely waits in the broker do not count (see `Lane.park`)."""
+
+
+class Lane:
+    """A connection borrowed for a while."""
+
+    def __init__(self, connection: Connection, admission: asyncio.Semaphore) -> None:
+        self.connection = connection
+        self._admission = admission
+        self._counted = True
+
+    def park(self) -> None:
+        """Says that this lane only waits from now on (for a rebalance), so another one may work in its stead."""
+        if self._counted:
+            self._counted = False
+            self._admission.release()
+
+
+class Node:
+    """The connections to one broker."""
+
+    def __init__(self, address: Address, security: Security) -> None:
+        self.address = address
+        self._security = security
+        self._shared: Connection | None = None
+        self._versions: Versions | None = None
+        self._opening = asyncio.Lock()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._admission = asyncio.Semaphore(BUSY_LANES)
+
+    async def connection(self, deadline: float) -> Connection:
+        """The shared connection. Raises as `Connection.open`."""
+        async with self._opening:
+            if self._shared is not None and self._shared.closed:
+                self._shared = self._versions = None  # it may come back as another release
+            if self._shared is None:
+                self._shared = await self.open(deadline)
+            return self._shared
+
+    async def open(self, deadline: float) -> Connection:
+        """A connection of the caller's own, who closes it."""
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise TimedOut(f"broker {self.address}", "the time-out is over")
+        connection = await Connection.open(self.address, self._security, left, self._versions)
+        self._versions = connection.versions
+        return connection
+
+    @asynccontextmanager
+    async def lane(self, deadline: float) -> AsyncIterator[Lane]:
+        """Borrows a connection that nobody else uses meanwhile."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._admission.acquire()
+        except TimeoutError:
+            raise TimedOut(f"broker {self.address}", "too much was waiting for it") from None
+        lane: Lane | None = None
+        try:
+            while self._idle and self._idle[-1].closed:
+                self._idle.pop()
+            connection = self._idle.pop() if self._idle else await self.open(deadline)
+            self._busy.add(connection)
+            lane = Lane(connection, self._admission)
+            yield lane
+        finally:
+            if lane is None:
+                self._admission.release()
+            else:
+                lane.park()
+                self._busy.discard(lane.connection)
+                if not lane.connection.closed:
+                    self._idle.append(lane.connection)
+
+    async def close(self) -> None:
+        """Hangs up all connections."""
+        shared = [self._shared] if self._shared else []
+        for connection in [*shared, *self._idle, *self._busy]:
+            await connection.close()

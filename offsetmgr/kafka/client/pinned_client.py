@@ -1,0 +1,26 @@
+"""A client for those who know the coordinator, and want that one and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
+
+
+class FixedCoordinator(Client):
+    """Takes ``address`` for the coordinator of every group: nobody else is asked, or asked who it is.
+
+    Where the group has another coordinator the error is `NotCoordinator`, after the usual repetitions.
+    """
+
+    def __init__(self, address: Address, security: Security) -> None:
+        super().__init__(f"[{address.host}]:{address.port}", security, NEEDED_OF_MANAGERS)
+        self._address = address
+
+    async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
+        await self.any_connection(deadline)
+        return dict.fromkeys(groups, self._address)

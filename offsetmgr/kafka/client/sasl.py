@@ -1,0 +1,106 @@
+"""The client's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), free of any I/O.
+
+A mechanism is a generator of messages: `start` gives the first one, `answer` takes the server's and gives the next
+or None when the exchange is complete.  No message or error text carries the password (rule 12).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from typing import Protocol
+
+from offsetmgr.core.errors import AuthenticationFailed, UnsupportedOperation
+
+
+class Mechanism(Protocol):
+    """One authentication exchange."""
+
+    name: str
+
+    def start(self) -> bytes: ...
+
+    def answer(self, server: bytes) -> bytes | None: ...
+
+
+class Plain:
+    """User name and password in the clear: for TLS connections."""
+
+    name = "PLAIN"
+
+    def __init__(self, username: str, password: str) -> None:
+        self._message = f"\0{username}\0{password}".encode()
+
+    def start(self) -> bytes:
+        return self._message
+
+    def answer(self, server: bytes) -> bytes | None:  # noqa: ARG002 - PLAIN's server has nothing to say
+        return None
+
+
+class Scram:
+    """SCRAM-SHA-256 and SCRAM-SHA-512; also proves that the server knows the password."""
+
+    def __init__(self, name: str, username: str, password: str, *, nonce: str | None = None) -> None:
+        self.name = name
+        self._digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[name]
+        self._username = username.replace("=", "=3D").replace(",", "=2C")
+        self._password = password.encode()
+        self._nonce = nonce or secrets.token_urlsafe(24)
+        self._server_signature: bytes | None = None
+
+    def start(self) -> bytes:
+        return f"n,,{self._first_bare()}".encode()
+
+    def answer(self, server: bytes) -> bytes | None:
+        fields = dict(part.split("=", 1) for part in server.decode().split(",") if "=" in part)
+        if "e" in fields:
+            raise AuthenticationFailed("SASL login", f"the broker refused the credentials ({fields['e']})")
+        if self._server_signature is None:
+            return self._final(server.decode(), fields)
+        if not hmac.compare_digest(_decode(fields.get("v", "")), self._server_signature):
+            raise AuthenticationFailed("SASL login", "the server did not prove that it knows the password")
+        return None
+
+    def _first_bare(self) -> str:
+        return f"n={self._username},r={self._nonce}"
+
+    def _final(self, server_first: str, fields: dict[str, str]) -> bytes:
+        nonce, iterations = fields.get("r", ""), fields.get("i", "")
+        if not nonce.startswith(self._nonce) or not iterations.isdigit() or int(iterations) < 1:
+            raise AuthenticationFailed("SASL login", "the server's SCRAM challenge is not an answer to ours")
+        salted = hashlib.pbkdf2_hmac(self._digest, self._password, _decode(fields.get("s", "")), int(iterations))
+        client_key = self._mac(salted, b"Client Key")
+        without_proof = f"c=biws,r={nonce}"
+        transcript = f"{self._first_bare()},{server_first},{without_proof}".encode()
+        signature = self._mac(hashlib.new(self._digest, client_key).digest(), transcript)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = self._mac(self._mac(salted, b"Server Key"), transcript)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def _mac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self._digest)
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise AuthenticationFailed("SASL login", "the server's SCRAM challenge is malformed") from None
+
+
+def mechanism(name: str, username: str, password: str) -> Mechanism:
+    """A fresh exchange of the mechanism named as Kafka names it. Raises `UnsupportedOperation` for others."""
+    upper = name.upper()
+    if upper == "PLAIN":
+        return Plain(username, password)
+    if upper in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        return Scram(upper, username, password)
+    raise UnsupportedOperation(
+        f"SASL mechanism {name}",
+        "the group lock speaks PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only",
+        "use one of these mechanisms, or TLS client certificates, for edits",
+    )

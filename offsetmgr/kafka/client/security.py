@@ -1,0 +1,96 @@
+"""How a connection is secured, from librdkafka's property names (as `ConnectionConfig.kafka` holds them)."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offsetmgr.core.errors import ConfigError, UnsupportedOperation
+from offsetmgr.kafka.client.sasl import Mechanism, mechanism
+from offsetmgr.kafka.protocol.releases import Versions, fallback
+
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_UNSUPPORTED = ("ssl.keystore.location", "ssl.engine.location", "ssl.providers")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """TLS and SASL settings of all connections of one client; never shows its secrets."""
+
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    check_hostname: bool = True
+    sasl: tuple[str, str, str] | None = field(default=None, repr=False)
+    """Mechanism, user name, password."""
+    client_id: str = "offsetmgr"
+    assumed_versions: Versions | None = None
+    """What brokers before 0.10.0 speak, where ``broker.version.fallback`` names such a release. Later brokers, and
+    those that want a login, are asked."""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Security:
+        """Reads librdkafka properties; those that do not concern connections are ignored.
+
+        Raises `ConfigError` for values that make no sense, `UnsupportedOperation` for what only librdkafka can do.
+        """
+        protocol = properties.get("security.protocol", "plaintext").lower()
+        if protocol not in _PROTOCOLS:
+            raise ConfigError("security.protocol", f"must be one of {', '.join(_PROTOCOLS)}, not {protocol}")
+        check = properties.get("ssl.endpoint.identification.algorithm", "https").lower() not in ("none", "")
+        tls = _tls(properties, check) if protocol.endswith("ssl") else None
+        sasl = None
+        if protocol.startswith("sasl"):
+            name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
+            sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
+            mechanism(*sasl)
+        assumed = fallback(properties.get("broker.version.fallback", ""))
+        return cls(tls, check, sasl, properties.get("client.id", "offsetmgr"), assumed)
+
+    def login(self) -> Mechanism | None:
+        """A fresh SASL exchange, or None where the connection needs none."""
+        return mechanism(*self.sasl) if self.sasl else None
+
+
+def _tls(properties: Mapping[str, str], check_hostname: bool) -> ssl.SSLContext:
+    for key in _UNSUPPORTED:
+        if key in properties:
+            raise UnsupportedOperation(key, "the group lock cannot use it", "give PEM files: ssl.certificate.location")
+    try:
+        context = ssl.create_default_context(
+            cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem")
+        )
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("TLS certificate authorities", f"cannot be loaded: {_reason(error)}") from None
+    context.check_hostname = check_hostname
+    if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    password = properties.get("ssl.key.password")
+    try:
+        if "ssl.certificate.location" in properties:
+            context.load_cert_chain(
+                properties["ssl.certificate.location"], properties.get("ssl.key.location"), password
+            )
+        elif "ssl.certificate.pem" in properties:
+            _load_pem(context, properties["ssl.certificate.pem"] + "\n" + properties.get("ssl.key.pem", ""), password)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("TLS client certificate", f"cannot be loaded: {_reason(error)}") from None
+    return context
+
+
+def _reason(error: OSError) -> str:
+    return "it is not valid PEM" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+
+
+def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
+    # Python's ssl takes certificates from files only: one that only we can read, gone at once.
+    handle, name = tempfile.mkstemp(suffix=".pem")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(pem)
+        context.load_cert_chain(name, password=password)
+    finally:
+        Path(name).unlink()

@@ -1,0 +1,64 @@
+"""Settings of brokers: as they tell them (DescribeConfigs, from 0.11 on), else what is known of their release."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.metadata.v8.response import MetadataResponse
+
+from offsetmgr.core.errors import TimedOut, Unreachable
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.releases import DESCRIBE_CONFIGS, TELLS_SETTINGS, Versions, before
+from offsetmgr.kafka.protocol.request_codec import ask
+
+_BROKER: Final = 4
+"""The type of a resource, in Kafka's numbers."""
+_VERSION: Final = 1
+_MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 24 * 60 * _MINUTE_MS
+
+
+async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
+    """``offsets.retention.minutes`` of a broker, in milliseconds; the default of its release where it does not tell,
+    None where it refuses to. Raises `Unreachable`, `TimedOut`, and as `Client.any_connection`."""
+    connection = await client.any_connection(deadline)
+    if not TELLS_SETTINGS.on(connection.versions):
+        return default_retention_ms(connection.versions)
+    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
+    if not answer.brokers:
+        return None
+    minutes = await broker_setting(client, int(answer.brokers[0].node_id), "offsets.retention.minutes", deadline)
+    return None if minutes is None else int(minutes) * _MINUTE_MS
+
+
+def default_retention_ms(versions: Versions) -> int:
+    """How long brokers keep offsets unless they are set otherwise: a day, and a week from 2.0 on (KIP-186)."""
+    return _DAY_MS if before("2.0", versions) else 7 * _DAY_MS
+
+
+async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
+    """One setting of a live broker; None where it does not tell. Raises `Unreachable`, `TimedOut`."""
+    connection = await client.any_connection(deadline)
+    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
+    where = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}.get(broker)
+    if where is None:
+        raise Unreachable(f"broker {broker}", "the cluster does not name it: it is down, or is no broker of it")
+    connection = await client.node(where).connection(deadline)
+    if not TELLS_SETTINGS.on(connection.versions):
+        return None
+    asked = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
+    wanted = {"resources": [asked], "include_synonyms": False}
+    try:
+        found = await ask(connection, DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
+    except TimedOut as error:
+        raise TimedOut(f"broker {broker}", error.why) from None
+    values = [
+        config["value"]
+        for result in found["results"]
+        if not result["error_code"]
+        for config in result["configs"]
+        if config["name"] == name
+    ]
+    return (values[0] or None) if values else None

@@ -1,0 +1,51 @@
+"""Topic ids (KIP-516), which tell a recreated topic from the one of the same name before it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.types import TopicName
+
+from offsetmgr.core.model import can_be_a_topic
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.protocol.releases import TELLS_TOPIC_IDS
+
+_TOPICS_AT_ONCE: Final = 5000
+
+
+async def topic_ids(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, str]:
+    """Ids of those of ``topics`` (None: all) that exist, as Kafka prints them; nothing from brokers without topic ids.
+
+    Raises as `Client.any_connection`.
+    """
+    connection = await client.any_connection(deadline)
+    if not TELLS_TOPIC_IDS.on(connection.versions):
+        return {}
+    found: dict[str, str] = {}
+    names = None if topics is None else sorted(filter(can_be_a_topic, topics))
+    shares = (
+        [None] if names is None else [names[at : at + _TOPICS_AT_ONCE] for at in range(0, len(names), _TOPICS_AT_ONCE)]
+    )
+    for share in shares:
+        request = MetadataRequest(
+            topics=None
+            if share is None
+            else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in share),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        answer = await connection.call(request, MetadataResponse, remaining(deadline))
+        for topic in answer.topics:
+            if topic.name is not None and topic.topic_id is not None and topic.error_code == 0:
+                found[str(topic.name)] = as_kafka_prints(topic.topic_id.bytes)
+    return found
+
+
+def as_kafka_prints(topic_id: bytes) -> str:
+    """A topic id in URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``)."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -1,0 +1,129 @@
+"""`KafkaCluster`: a cluster's id, topics, log ranges, groups and settings, over Kafka's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UnsupportedOperation
+from offsetmgr.core.model import BrokerPartition, GroupDescription, LogRange, TopicPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.client.brokers import Broker
+    from offsetmgr.kafka.cluster.base import Cluster
+
+T = TypeVar("T")
+
+
+def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Cluster:
+    """The cluster of these brokers; does no I/O. Raises `ConfigError` for settings that make no sense."""
+    try:
+        return KafkaCluster(bootstrap, config)
+    except UnsupportedOperation:
+        from offsetmgr.kafka.cluster.librdkafka import LibrdkafkaCluster
+
+        return LibrdkafkaCluster(bootstrap, config)
+
+
+class KafkaCluster:
+    """A cluster of brokers from 0.8.2 on; see `offsetmgr.kafka.cluster.base.Cluster` for what the methods promise."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
+        """Raises `UnsupportedOperation` for logins and keys that only librdkafka knows, and `ConfigError`."""
+        from offsetmgr.kafka.client.background_loop import Runner
+        from offsetmgr.kafka.client.client import Client
+        from offsetmgr.kafka.client.security import Security
+
+        config = config or ConnectionConfig()
+        self._timeout = config.timeout_ms / 1000
+        self._client = Client(bootstrap, Security.of(config.kafka))
+        self._runner = Runner()
+
+    def cluster_id(self) -> str | None:
+        cluster_id, _ = self._run(self._client.cluster)
+        return cluster_id or None
+
+    def brokers(self) -> frozenset[str]:
+        _, brokers = self._run(self._client.cluster)
+        return frozenset(str(broker).lower() for broker in brokers)
+
+    def describe_brokers(self) -> list[Broker]:
+        """Every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` where none answers."""
+        from offsetmgr.kafka.client.brokers import describe_brokers
+
+        return self._run(lambda deadline: describe_brokers(self._client, deadline))
+
+    def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
+        from offsetmgr.kafka.client.log_ranges import partition_counts
+
+        asked = None if names is None else set(names)
+        return self._run(lambda deadline: partition_counts(self._client, asked, deadline))
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        from offsetmgr.kafka.client.log_ranges import log_ranges
+
+        numbered, others = _by_kind(partitions)
+        if not numbered:
+            return others
+        return {**others, **self._run(lambda deadline: log_ranges(self._client, numbered, deadline))}
+
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        from offsetmgr.kafka.client.log_ranges import offsets_for_time
+
+        numbered, others = _by_kind(partitions)
+        if not numbered:
+            return others
+        found = self._run(lambda deadline: offsets_for_time(self._client, numbered, timestamp_ms, deadline))
+        return {**others, **found}
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        asked = list(dict.fromkeys(groups))
+        return self._run(lambda deadline: self._client.describe(asked, deadline)) if asked else {}
+
+    def offsets_retention_ms(self) -> int | None:
+        from offsetmgr.kafka.client.settings import offsets_retention_ms
+
+        return self._run(lambda deadline: offsets_retention_ms(self._client, deadline))
+
+    def broker_setting(self, broker: int, name: str) -> str | None:
+        from offsetmgr.kafka.client.settings import broker_setting
+
+        return self._run(lambda deadline: broker_setting(self._client, broker, name, deadline))
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Callable[[float], Awaitable[T]]) -> T:
+        """Waits for a call in the loop, which is given its deadline."""
+        import asyncio
+
+        async def within() -> T:
+            return await call(asyncio.get_running_loop().time() + self._timeout)
+
+        return self._runner.run(within())
+
+
+def _by_kind(
+    partitions: Iterable[TopicPartition],
+) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
+    """The partitions that can be asked for, and the errors of those of Kafka 0.7."""
+    asked = list(dict.fromkeys(partitions))
+    old: dict[TopicPartition, OffsetMgrError] = {
+        tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")
+        for tp in asked
+        if isinstance(tp.partition, BrokerPartition)
+    }
+    return [tp for tp in asked if tp not in old], old

@@ -1,0 +1,391 @@
+"""`LibrdkafkaCluster`: a cluster's id, topics, log ranges and groups, through confluent-kafka's Admin client.
+
+`KafkaCluster` answers the same for all releases of brokers. This one is for logins and keys that only librdkafka
+knows. `Admin` in here is the project's one way to make and to ask an Admin client: librdkafka tries dead servers for
+ever and prints what it meets, so every call is bounded, its log is silenced, and what it reports becomes our errors.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka import admin as ck_admin
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    OffsetMgrError,
+    ServerError,
+    TimedOut,
+    UnknownTopicOrPartition,
+    Unreachable,
+    UnsupportedOperation,
+)
+from offsetmgr.core.model import (
+    BrokerPartition,
+    GroupDescription,
+    GroupMember,
+    LogRange,
+    TopicPartition,
+    can_be_a_topic,
+)
+from offsetmgr.kafka.client.errors import kafka_error
+
+T = TypeVar("T")
+
+# The package does not say the types of these.
+_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
+_ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
+_ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
+
+_SLICE: Final = 0.05
+_RETRY_PAUSE: Final = 0.1
+_FIRST_ATTEMPT: Final = 1.0
+_DESCRIBED_AT_ONCE: Final = 500
+"""Groups in one call of the Admin client: it sends a request for each of them at once, and with 20,000 of them
+confluent-kafka 2.16.1 ends the whole process (SIGSEGV, seen)."""
+_REPORTS_KEPT: Final = 100
+_SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+_UNREACHABLE: Final = frozenset(
+    {ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._RESOLVE, ck.KafkaError._FAIL}
+)
+_TIMED_OUT: Final = frozenset({ck.KafkaError._TIMED_OUT, ck.KafkaError._TIMED_OUT_QUEUE, ck.KafkaError._MSG_TIMED_OUT})
+_UNKNOWN: Final = frozenset({ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError._UNKNOWN_PARTITION})
+_RETRIABLE_CODES: Final = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 74, 75, 76, 78})
+_STALE_EPOCH: Final = frozenset({74, 75})
+"""The client has missed a change of leaders (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH). librdkafka's Admin client asks
+with the epoch that it has seen first, and does not look again."""
+
+
+def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
+    """The error of this project for one of librdkafka's or the broker's."""
+    code = error.code()
+    if code in _TIMED_OUT:
+        return TimedOut(what, "no answer within the time-out")
+    if code in _UNREACHABLE:
+        return Unreachable(what, error.str())
+    if code == ck.KafkaError._AUTHENTICATION:
+        return AuthenticationFailed(what, "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)")
+    if code in _UNKNOWN:
+        return UnknownTopicOrPartition(what, "the broker knows no such topic or partition")
+    if code == ck.KafkaError._UNSUPPORTED_FEATURE:
+        return UnsupportedOperation(what, "the brokers are too old for it")
+    if code < 0 and code != -1:
+        return ServerError(what, error.str())
+    return kafka_error(code, what)
+
+
+class Admin:
+    """An Admin client whose every call ends within the time-out, with errors of this project."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
+        self.bootstrap = bootstrap
+        self.timeout = config.timeout_ms / 1000
+        self.cluster_id: str | None = None
+        self.brokers: dict[int, str] = {}
+        """Addresses of the brokers, by id."""
+        self._config = config
+        self._client: AdminClient | None = None
+        self._reported: deque[ck.KafkaError] = deque(maxlen=_REPORTS_KEPT)
+
+    def client(self, timeout: float | None = None) -> AdminClient:
+        """The connected client; ``timeout`` (seconds) in place of the configured one.
+
+        Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
+        """
+        if self._client is None:
+            client = self._create()
+            cluster = self._first_answer(client, self.timeout if timeout is None else timeout)
+            self.cluster_id = cluster.cluster_id or None
+            self.brokers = {node.id: f"{node.host}:{node.port}" for node in cluster.nodes}
+            self._client = client
+        return self._client
+
+    def ask_each(
+        self,
+        keys: Iterable[T],
+        call: Callable[[AdminClient, list[T], float], Mapping[T, Any]],
+        name: str = "",
+        timeout: float | None = None,
+    ) -> dict[T, Any]:
+        """A bulk call with a future a key: each key's value, or its `OffsetMgrError`; retriable ones are repeated.
+        ``timeout`` (seconds) in place of the configured one."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        client = self.client(timeout)
+        done: dict[T, Any] = {}
+        pending, attempt = list(keys), _FIRST_ATTEMPT
+        while pending:
+            # Short first attempts: on a fresh cluster librdkafka waits out its time-out, though it had been answered.
+            left = min(attempt, max(deadline - time.monotonic(), 0.1))
+            attempt *= 2
+            again: list[T] = []
+            stale = False
+            for key, future in call(client, pending, left).items():
+                try:
+                    done[key] = future.result(left + 1)
+                except ck.KafkaException as error:
+                    found = error.args[0]
+                    done[key] = error_of(found, f"{name}{key}")
+                    if found.code() in _RETRIABLE_CODES or found.code() in _TIMED_OUT:
+                        again.append(key)
+                    stale = stale or found.code() in _STALE_EPOCH
+                except concurrent.futures.TimeoutError:
+                    done[key] = TimedOut(f"{name}{key}", "no answer within the time-out")
+                    again.append(key)
+            if time.monotonic() + _RETRY_PAUSE >= deadline:
+                break
+            pending = again
+            if pending:
+                time.sleep(_RETRY_PAUSE)
+            if stale:
+                self._client = None
+                client = self.client(max(deadline - time.monotonic(), 0.1))
+        return done
+
+    def close(self) -> None:
+        """Lets the client go."""
+        self._client = None
+
+    def _create(self) -> AdminClient:
+        settings: dict[str, Any] = {
+            # Reconnects are quick, since every call of ours is bounded anyway.
+            "reconnect.backoff.ms": "50",
+            "reconnect.backoff.max.ms": "500",
+            # Asking about a topic must not create it.
+            "allow.auto.create.topics": "false",
+            **self._config.kafka,
+            "bootstrap.servers": self.bootstrap,
+            "error_cb": self._reported.append,
+        }
+        try:
+            return AdminClient(settings, logger=_SILENT)
+        except ck.KafkaException as error:
+            raise ConfigError("Kafka connection settings", error.args[0].str()) from None
+
+    def _first_answer(self, client: AdminClient, timeout: float) -> Any:
+        """Asks who the cluster is; fails at once where librdkafka reports that nobody can be reached."""
+        what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout
+        future = client.describe_cluster(request_timeout=max(timeout, 0.1))
+        while True:
+            try:
+                return future.result(_SLICE)
+            except ck.KafkaException as error:
+                raise self._why_nobody(what) or error_of(error.args[0], what) from None
+            except concurrent.futures.TimeoutError:
+                client.poll(0)
+                if self._hopeless():
+                    raise self._why_nobody(what) or Unreachable(what, "no broker can be reached") from None
+                if time.monotonic() >= deadline:
+                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
+
+    def _hopeless(self) -> bool:
+        codes = {error.code() for error in tuple(self._reported)}
+        return bool(codes & {ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._AUTHENTICATION})
+
+    def _why_nobody(self, what: str) -> OffsetMgrError | None:
+        reported = tuple(self._reported)
+        # What says most comes first, in whatever order it was reported.
+        for error in reported:
+            if error.code() == ck.KafkaError._AUTHENTICATION:
+                return error_of(error, what)
+        # The same failed handshake is reported as _SSL, or as _TRANSPORT with OpenSSL's words, as it happens.
+        if any(error.code() == ck.KafkaError._SSL or "SSL routines" in error.str() for error in reported):
+            return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+        for error in reported:
+            text = error.str()
+            if "ApiVersion" in text or "Invalid response" in text or "correlation" in text:
+                return _not_kafka(what)
+            if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):
+                return Unreachable(what, _plain(text), "is it running, and are host and port right?")
+        # A connection that is made and then dropped without a word is reported by nothing but the sum of it.
+        return _not_kafka(what) if self._reported else None
+
+
+def _not_kafka(what: str) -> ServerError:
+    return ServerError(
+        what,
+        "what listens there does not answer as a Kafka broker does",
+        "check the port, and security.protocol (a TLS listener hangs up on plain text)",
+    )
+
+
+def _plain(text: str) -> str:
+    """librdkafka's text without its internals: ``Connection refused``."""
+    head = text.split(" (after ", maxsplit=1)[0]
+    return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
+
+
+class LibrdkafkaCluster:
+    """A real cluster; see `offsetmgr.kafka.cluster.base.Cluster` for what the methods promise."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
+        self._admin = Admin(bootstrap, config or ConnectionConfig())
+
+    def cluster_id(self) -> str | None:
+        self._admin.client()
+        return self._admin.cluster_id
+
+    def brokers(self) -> frozenset[str]:
+        self._admin.client()
+        return frozenset(address.lower() for address in self._admin.brokers.values())
+
+    def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
+        wanted = None if names is None else set(filter(can_be_a_topic, names))
+        if wanted is not None and not wanted:
+            return {}
+        client = self._admin.client()
+        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+        try:
+            found = client.list_topics(topic=only, timeout=self._admin.timeout)
+        except ck.KafkaException as error:
+            raise error_of(error.args[0], "topics") from None
+        return {
+            name: len(topic.partitions)
+            for name, topic in sorted(found.topics.items())
+            if topic.error is None and (wanted is None or name in wanted)
+        }
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        asked = list(dict.fromkeys(partitions))
+        starts = self._list_offsets(asked, _OffsetSpec.earliest())
+        ends = self._list_offsets([tp for tp in asked if isinstance(starts[tp], int)], _OffsetSpec.latest())
+        ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+        for tp in asked:
+            start, end = starts[tp], ends.get(tp)
+            if isinstance(start, int) and isinstance(end, int):
+                ranges[tp] = LogRange(start, end)
+            else:
+                ranges[tp] = start if isinstance(start, OffsetMgrError) else _certain(end, tp)
+        return ranges
+
+    def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        found = self._list_offsets(list(dict.fromkeys(partitions)), _OffsetSpec.for_timestamp(timestamp_ms))
+        return {tp: None if isinstance(value, int) and value < 0 else value for tp, value in found.items()}
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        asked = list(dict.fromkeys(groups))
+        if not asked:
+            return {}
+        described: dict[str, GroupDescription | OffsetMgrError] = {}
+        # The first one alone: while a new cluster makes its offsets topic nobody coordinates any group, and asked for
+        # hundreds meanwhile librdkafka 2.16.1 ends the process (in rd_kafka_enq_once_del_source_return, seen).
+        for at in (0, *range(1, len(asked), _DESCRIBED_AT_ONCE)):
+            found = self._admin.ask_each(
+                asked[at : at + _DESCRIBED_AT_ONCE if at else 1],
+                lambda client, names, left: client.describe_consumer_groups(names, request_timeout=left),
+                "group ",
+            )
+            for group, value in found.items():
+                described[group] = value if isinstance(value, OffsetMgrError) else _description(value)
+        return described
+
+    def offsets_retention_ms(self) -> int | None:
+        self._admin.client()
+        if not self._admin.brokers:
+            return None
+        minutes = self.broker_setting(next(iter(self._admin.brokers)), "offsets.retention.minutes")
+        return None if minutes is None else int(minutes) * 60_000
+
+    def broker_setting(self, broker: int, name: str) -> str | None:
+        resource = _ConfigResource(_ResourceType.BROKER, str(broker))
+        found = self._admin.ask_each(
+            [resource], lambda client, keys, left: client.describe_configs(keys, request_timeout=left)
+        )
+        settings = found[resource]
+        if isinstance(settings, OffsetMgrError):
+            if isinstance(settings, Unreachable | TimedOut):
+                raise settings
+            return None
+        entry = settings.get(name)
+        return entry.value or None if entry is not None else None
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
+        """One specification of offset for all partitions."""
+
+        def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
+            asked = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
+            answers = client.list_offsets(asked, request_timeout=left)
+            return {TopicPartition(found.topic, found.partition): future for found, future in answers.items()}
+
+        answers: dict[TopicPartition, int | OffsetMgrError] = {
+            tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")
+            for tp in partitions
+            if isinstance(tp.partition, BrokerPartition)
+        }
+        # With one such name in a call librdkafka waits out the time-out, and answers for none of the others.
+        answers |= {tp: _no_such_name(tp) for tp in partitions if not can_be_a_topic(tp.topic)}
+        if len(answers) < len(partitions):
+            found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
+            answers |= {tp: v if isinstance(v, OffsetMgrError) else _told(v, tp) for tp, v in found.items()}
+        return answers
+
+
+def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
+
+
+def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
+    """The offset in an answer; librdkafka gives one of its own, and no error, where none came in time."""
+    if found.offset == ck.OFFSET_INVALID:
+        return TimedOut(str(tp), "no answer within the time-out")
+    return int(found.offset)
+
+
+def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
+    return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker did not answer for it")
+
+
+def _state(state: Any) -> str:
+    """Kafka's name of a group's state; librdkafka calls two of them by names of its own."""
+    return state.name.replace("REBALANCING", "REBALANCE") if state is not None else "UNKNOWN"
+
+
+def _description(found: Any) -> GroupDescription:
+    coordinator = found.coordinator
+    return GroupDescription(
+        group=found.group_id,
+        state=_state(found.state),
+        protocol_type="" if found.is_simple_consumer_group else "consumer",
+        partition_assignor=found.partition_assignor or "",
+        coordinator=f"{coordinator.host}:{coordinator.port}" if coordinator else "",
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id or "",
+                host=(member.host or "").removeprefix("/"),
+                instance_id=member.group_instance_id or None,
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(tp.topic, tp.partition)
+                        for tp in (member.assignment.topic_partitions if member.assignment else ())
+                    )
+                ),
+            )
+            for member in found.members
+        ),
+    )

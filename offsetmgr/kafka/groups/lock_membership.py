@@ -1,0 +1,294 @@
+"""Being the only member of a group: join, commit with the generation, leave (rule 9's group lock, at its core).
+
+Kafka has no compare-and-set on offsets, but while a group has members the coordinator takes commits from them only,
+each with its generation.  So the only member of a group may read, compare and write, and nobody comes between.
+The lock is safe without clocks: whoever lost the membership, unknowing or frozen, finds its commits refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kio.schema.heartbeat.v3.request import HeartbeatRequest
+from kio.schema.heartbeat.v3.response import HeartbeatResponse
+from kio.schema.join_group.v3.response import JoinGroupResponse
+from kio.schema.join_group.v5.response import JoinGroupResponse as StaticJoinGroupResponse
+from kio.schema.leave_group.v3.response import LeaveGroupResponse
+from kio.schema.offset_commit.v7.response import OffsetCommitResponse
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
+from kio.schema.sync_group.v3.response import SyncGroupResponse
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
+from kio.static.protocol import Payload
+
+from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrError
+from offsetmgr.core.model import (
+    LOCK_SESSION_S,
+    Committed,
+    GroupDescription,
+    OffsetAndMetadata,
+    TopicPartition,
+    deletion_mark,
+)
+from offsetmgr.kafka.client.client import Client, backoff, commit_outcomes
+from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.client.node import Lane
+from offsetmgr.kafka.groups import member_requests
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+
+R = TypeVar("R", bound=Payload)
+
+SESSION_MS: Final = LOCK_SESSION_S * 1000
+"""How long the coordinator keeps a member that it hears nothing of: what a killed process blocks its groups for.
+Brokers allow 6 s to 30 min by default."""
+
+_PARK_AFTER: Final = 0.1
+"""Seconds after which a join is taken to wait for the broker's rebalance delay."""
+
+_READS: Final = 5
+_OLD_AFTER_S: Final = 1.0
+"""Seconds after which an answer counts as old, and is asked for again: this process may have been stopped meanwhile."""
+
+_LEAST_TO_LEAVE: Final = 1.0
+"""Seconds that leaving may take where no time is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What proves to the coordinator that we are the group's member."""
+
+    group: str
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+
+def no_member(group: str) -> Membership:
+    """Whoever commits without being a member: an empty group takes it."""
+    return Membership(group, "", -1)
+
+
+def group_active(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
+    """The refusal of an edit because others are members, with their names. ``lock_ends_s``: see `GroupDescription`."""
+    named = ", ".join(members)
+    return GroupActive(
+        f"group {group}",
+        f"has active members: {named}" if members else "has active members",
+        "stop its consumers, or wait until it is empty",
+        members=tuple(members),
+        lock_ends_s=lock_ends_s,
+    )
+
+
+async def join_in(lane: Lane, client: Client, group: str, instance_id: str | None, deadline: float) -> Membership:
+    """As `join_alone`; while the join waits in the broker, another lane may work in this one's stead."""
+    parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
+    try:
+        return await join_alone(lane.connection, client, group, instance_id, deadline)
+    finally:
+        parking.cancel()
+
+
+async def join_alone(
+    connection: Connection, client: Client, group: str, instance_id: str | None, deadline: float
+) -> Membership:
+    """Becomes the only member, once; errors are not repeated here.
+
+    Raises `GroupActive` where others are members too (after leaving again), else what the coordinator answered.
+    """
+    request = member_requests.join_group(group, instance_id, SESSION_MS)
+    # An empty group's first join takes as long as the broker's group.initial.rebalance.delay.ms.
+    answer: JoinGroupResponse | StaticJoinGroupResponse
+    if instance_id is None:
+        answer = await connection.call(request, JoinGroupResponse, _left(deadline))
+    else:
+        answer = await connection.call(request, StaticJoinGroupResponse, _left(deadline))
+    if answer.error_code:
+        raise kafka_error(int(answer.error_code), f"lock of group {group}")
+    mine = Membership(group, answer.member_id, int(answer.generation_id), instance_id)
+    try:
+        leads = answer.leader == answer.member_id
+        # A static member that takes over from its dead self is told of no members: then the group says who is in it.
+        if (not leads and instance_id is None) or len(answer.members) > 1:
+            raise await _others(client, mine, deadline)
+        sync = await connection.call(
+            member_requests.sync_group(group, mine.generation, mine.member_id, instance_id, leader=leads),
+            SyncGroupResponse,
+            _left(deadline),
+        )
+        if sync.error_code == 27:  # somebody joined in this very moment; they wait, and we give way
+            raise await _others(client, mine, deadline)
+        if sync.error_code:
+            raise kafka_error(int(sync.error_code), f"lock of group {group}")
+        if not leads:
+            refusal = await _others(client, mine, deadline)
+            if refusal.members:
+                raise refusal
+    except OffsetMgrError:
+        await leave(client, connection, mine, deadline)
+        raise
+    return mine
+
+
+async def leave(client: Client, connection: Connection, mine: Membership, deadline: float) -> None:
+    """Gives the group free, at its coordinator of this moment: a membership moves with its group.
+
+    If the coordinator cannot be told within the deadline (a second at least, a session at most), the membership ends
+    with its session.
+    """
+    request = member_requests.leave_group(mine.group, mine.member_id, mine.instance_id)
+    now = asyncio.get_running_loop().time
+    until = min(max(deadline, now() + _LEAST_TO_LEAVE), now() + SESSION_MS / 1000)
+    for pause in backoff():
+        try:
+            answer = await connection.call(request, LeaveGroupResponse, _left(until))
+            if int(answer.error_code) not in RETRIABLE:
+                return
+        except OffsetMgrError as error:
+            if not error.retriable:
+                return
+        if now() + pause >= until:
+            return
+        await asyncio.sleep(pause)
+        with contextlib.suppress(OffsetMgrError):
+            connection = await client.node(await client.coordinator(mine.group, until)).connection(until)
+    raise AssertionError("back-off has no end")
+
+
+async def fetch(
+    connection: Connection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
+) -> FetchedGroup:
+    """The group's committed offsets, from its coordinator."""
+    answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, _left(deadline))
+    found = requests.read_offset_fetch(answer.groups[0])
+    if isinstance(found, OffsetMgrError):
+        raise found
+    return found
+
+
+async def commit(
+    connection: Connection, mine: Membership, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+) -> dict[TopicPartition, OffsetMgrError | None]:
+    """Commits as the member. Raises `LockLost` if we are it no more; partitions have their own outcomes."""
+    answer = await connection.call(
+        requests.offset_commit(
+            mine.group,
+            offsets,
+            generation=mine.generation,
+            member_id=mine.member_id,
+            instance_id=mine.instance_id,
+        ),
+        OffsetCommitResponse,
+        _left(deadline),
+    )
+    outcomes = commit_outcomes(mine.group, answer)
+    if isinstance(outcomes, OffsetMgrError):
+        raise outcomes
+    for error in outcomes.values():
+        if isinstance(error, LockLost):
+            raise error
+    return outcomes
+
+
+async def delete(
+    connection: Connection,
+    mine: Membership,
+    partitions: Sequence[TopicPartition],
+    deadline: float,
+    compared: Mapping[TopicPartition, Committed] | None = None,
+) -> dict[TopicPartition, OffsetMgrError | None]:
+    """Deletes commits; the request carries no generation, but nobody else can commit while we are the member.
+
+    A broker that cannot delete single offsets is made to let them expire. ``compared`` is what the caller decided on:
+    without the group lock, an offset that is another by now is a `Conflict` and stays.
+    """
+    group = mine.group
+    if not DELETES_OFFSETS.on(connection.versions):
+        return await _expire(connection, mine, partitions, deadline, compared)
+    answer = await connection.call(
+        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline)
+    )
+    if answer.error_code:
+        raise kafka_error(int(answer.error_code), f"delete in group {group}")
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(str(topic.name), int(part.partition_index))
+            outcomes[tp] = kafka_error(int(part.error_code), f"group {group}, {tp}") if part.error_code else None
+    return outcomes
+
+
+async def _expire(
+    connection: Connection,
+    mine: Membership,
+    partitions: Sequence[TopicPartition],
+    deadline: float,
+    compared: Mapping[TopicPartition, Committed] | None,
+) -> dict[TopicPartition, OffsetMgrError | None]:
+    """Commits the same offsets once more, with the mark of a deletion and a life that is over."""
+    from offsetmgr.kafka.protocol.old_versions import expire_offsets
+
+    now = asyncio.get_running_loop().time
+    for _ in range(_READS):
+        asked_at = now()
+        found = await fetch(connection, mine.group, partitions, deadline)
+        if now() - asked_at < _OLD_AFTER_S:
+            break
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {tp: found.errors.get(tp) for tp in partitions}
+    topics: dict[str, list[dict[str, object]]] = {}
+    for tp, committed in found.offsets.items():
+        if compared is not None and compared.get(tp) != committed:
+            why = f"offset {committed.offset} was committed since it was read"
+            outcomes[tp] = Conflict(f"group {mine.group}, {tp}", why, actual=committed)
+            continue
+        part = {
+            "partition_index": tp.partition,
+            "committed_offset": committed.offset,
+            "committed_metadata": deletion_mark(committed.offset),
+        }
+        topics.setdefault(tp.topic, []).append(part)
+    if not topics:
+        return outcomes
+    commit = {
+        "group_id": mine.group,
+        "generation_id_or_member_epoch": mine.generation,
+        "member_id": mine.member_id,
+        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+    answer = await expire_offsets(connection, commit, _left(deadline))
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
+            outcomes[tp] = kafka_error(code, f"delete in group {mine.group}, {tp}") if code else None
+    return outcomes
+
+
+async def heartbeat(connection: Connection, mine: Membership, timeout: float) -> int:
+    """Tells the coordinator that we live; its answer's error code (0: still the member)."""
+    request = HeartbeatRequest(
+        group_id=GroupId(mine.group),
+        generation_id=i32(mine.generation),
+        member_id=mine.member_id,
+        group_instance_id=mine.instance_id,
+    )
+    return int((await connection.call(request, HeartbeatResponse, timeout)).error_code)
+
+
+async def _others(client: Client, mine: Membership, deadline: float) -> GroupActive:
+    described = (await client.describe([mine.group], deadline))[mine.group]
+    if not isinstance(described, GroupDescription):
+        raise described
+    others = [str(member) for member in described.members if member.member_id != mine.member_id]
+    return group_active(mine.group, others, described.lock_ends_s)
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - asyncio.get_running_loop().time(), 0.001)

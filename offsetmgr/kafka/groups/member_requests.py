@@ -1,0 +1,136 @@
+"""The requests of a group's member: joining, syncing, leaving, and what only makes sense as the only member; pure.
+
+Apart from `requests`, because most commands only read, and need none of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroupRequest
+from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
+from kio.schema.leave_group.v3.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kio.schema.sync_group.v3.request import SyncGroupRequest, SyncGroupRequestAssignment
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i32Timedelta
+
+from offsetmgr.core.model import LOCK_PROTOCOL, TopicPartition
+from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from offsetmgr.kafka.protocol.requests import by_topic
+
+PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
+"""Our own name first, then the usual ones: a consumer that joins while we hold the group must find one in common,
+or the coordinator answers it INCONSISTENT_GROUP_PROTOCOL instead of letting it wait until we leave."""
+
+_PROTOCOLS: Final = tuple(JoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS)
+_STATIC_PROTOCOLS: Final = tuple(
+    StaticJoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS
+)
+
+
+def milliseconds(value: int) -> i32Timedelta:
+    """kio's form of a time span."""
+    return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
+
+
+def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        group_id=GroupId(group),
+        topics=tuple(
+            OffsetDeleteRequestTopic(
+                name=TopicName(topic),
+                partitions=tuple(OffsetDeleteRequestPartition(partition_index=i32(n)) for n in numbers),
+            )
+            for topic, numbers in by_topic(partitions).items()
+        ),
+    )
+
+
+def join_group(
+    group: str, instance_id: str | None, session_timeout_ms: int
+) -> JoinGroupRequest | StaticJoinGroupRequest:
+    """Joins with an empty subscription.
+
+    Version 3 spares dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
+    """
+    timeout = milliseconds(session_timeout_ms)
+    if instance_id is None:
+        return JoinGroupRequest(
+            group_id=GroupId(group),
+            session_timeout=timeout,
+            rebalance_timeout=timeout,
+            member_id="",
+            protocol_type=PROTOCOL_TYPE,
+            protocols=_PROTOCOLS,
+        )
+    return StaticJoinGroupRequest(
+        group_id=GroupId(group),
+        session_timeout=timeout,
+        rebalance_timeout=timeout,
+        member_id="",
+        group_instance_id=instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=_STATIC_PROTOCOLS,
+    )
+
+
+def sync_group(
+    group: str, generation: int, member_id: str, instance_id: str | None, *, leader: bool
+) -> SyncGroupRequest:
+    """The leader's sync assigns nothing to the only member; a follower's brings no assignment."""
+    mine = SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment())
+    return SyncGroupRequest(
+        group_id=GroupId(group),
+        generation_id=i32(generation),
+        member_id=member_id,
+        group_instance_id=instance_id,
+        assignments=(mine,) if leader else (),
+    )
+
+
+def leave_group(group: str, member_id: str, instance_id: str | None) -> LeaveGroupRequest:
+    return LeaveGroupRequest(
+        group_id=GroupId(group), members=(MemberIdentity(member_id=member_id, group_instance_id=instance_id),)
+    )
+
+
+def join_as(
+    group: str,
+    member_id: str,
+    protocol_type: str,
+    protocol: str,
+    metadata: bytes,
+    session_timeout_ms: int,
+    rebalance_timeout_ms: int,
+) -> StaticJoinGroupRequest:
+    """Joins a group of one protocol of our own, as a dynamic member (an empty id: for the first time)."""
+    return StaticJoinGroupRequest(
+        group_id=GroupId(group),
+        session_timeout=milliseconds(session_timeout_ms),
+        rebalance_timeout=milliseconds(rebalance_timeout_ms),
+        member_id=member_id,
+        group_instance_id=None,
+        protocol_type=protocol_type,
+        protocols=(StaticJoinGroupRequestProtocol(name=protocol, metadata=metadata),),
+    )
+
+
+def sync_as(group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
+    """A follower brings no assignments, the leader everybody's."""
+    return SyncGroupRequest(
+        group_id=GroupId(group),
+        generation_id=i32(generation),
+        member_id=member_id,
+        group_instance_id=None,
+        assignments=tuple(
+            SyncGroupRequestAssignment(member_id=member, assignment=data) for member, data in assignments.items()
+        ),
+    )

@@ -1,0 +1,203 @@
+"""`Hold`: a group held for as long as a process wants it, by heartbeats and under a name that outlives the process.
+
+Static membership (KIP-345) gives the name: a restarted holder takes its dead self's place at once, and the dead one,
+should it only have been frozen, is fenced (FENCED_INSTANCE_ID).  As soon as a consumer wants to join, the hold gives
+way: it leaves, says so in `lost`, and the consumer runs on.
+
+On brokers without group membership (0.8.2) nothing can be held: others may commit at any moment, and `locked` is False.
+
+A membership is not bound to a connection, so thousands of holds share those of their broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from offsetmgr.core.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.client import Client, backoff, may_succeed_later
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.groups import lock_membership
+from offsetmgr.kafka.groups.lock_membership import Membership, group_active
+from offsetmgr.kafka.protocol.releases import HOLDS_LOCK, KEEPS_EPOCHS
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+
+T = TypeVar("T")
+
+_HEARTBEAT: Final = 1.0
+"""Seconds between heartbeats: how long a consumer that wants the group waits for us at most, about."""
+
+
+class Hold:
+    """A held group. Take it with `take`; end it with `release`."""
+
+    def __init__(
+        self, client: Client, coordinator: Address, mine: Membership, *, replaced: bool, keeps_epochs: bool
+    ) -> None:
+        self._client = client
+        self._coordinator = coordinator
+        self._mine = mine
+        self.replaced = replaced
+        """Whether a holder of the same name, dead or alive, was in the group when it was taken."""
+        self.keeps_epochs = keeps_epochs
+        """Whether the group's coordinator keeps the leader epochs of commits."""
+        self._lost: OffsetMgrError | None = None
+        self._beating = asyncio.create_task(self._beat()) if self.locked else None
+
+    @classmethod
+    async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> Hold:
+        """Becomes the group's only member under the name ``instance_id``, in place of a former holder of that name.
+
+        Raises `GroupActive`, with the members' names, where others are members.
+        """
+        for pause in backoff():
+            try:
+                described = (await client.describe([group], deadline))[group]
+                if not isinstance(described, GroupDescription):
+                    raise described
+                others = [str(member) for member in described.members if member.instance_id != instance_id]
+                if others:
+                    raise group_active(group, others, described.lock_ends_s)
+                coordinator = Address.parse(described.coordinator)
+                versions = await client.versions(coordinator, deadline)
+                keeps_epochs = KEEPS_EPOCHS.on(versions)
+                if not HOLDS_LOCK.on(versions):
+                    mine = lock_membership.no_member(group)
+                    return cls(client, coordinator, mine, replaced=False, keeps_epochs=keeps_epochs)
+                async with client.node(coordinator).lane(deadline) as lane:
+                    mine = await lock_membership.join_in(lane, client, group, instance_id, deadline)
+                return cls(client, coordinator, mine, replaced=bool(described.members), keeps_epochs=keeps_epochs)
+            except OffsetMgrError as error:
+                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("back-off has no end")
+
+    @property
+    def group(self) -> str:
+        return self._mine.group
+
+    @property
+    def locked(self) -> bool:
+        """Whether others are kept from committing."""
+        return self._mine != lock_membership.no_member(self.group)
+
+    @property
+    def lost(self) -> OffsetMgrError | None:
+        """Why the hold has ended against our will, as far as is known; None while it is held."""
+        return self._lost
+
+    async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
+        """The group's committed offsets. Raises `LockLost`."""
+        if not self.locked:
+            found = (await self._client.fetch({self.group: partitions}, deadline))[self.group]
+            if isinstance(found, OffsetMgrError):
+                raise found
+            return found
+        return await self._repeated(
+            lambda c: lock_membership.fetch(c, self._mine.group, partitions, deadline), deadline
+        )
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """One commit, one outcome a partition. Raises `LockLost`."""
+        return await self._repeated(
+            lambda c: lock_membership.commit(c, self._mine, offsets, deadline), deadline, in_lane=True
+        )
+
+    async def delete(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Deletes commits. Raises `LockLost`."""
+        if self.locked:
+            await self._check(deadline)
+        return await self._repeated(
+            lambda c: lock_membership.delete(c, self._mine, partitions, deadline), deadline, in_lane=True
+        )
+
+    async def release(self, deadline: float) -> None:
+        """Gives the group free. Does nothing where the hold is lost already."""
+        if self._beating is not None:
+            self._beating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beating
+        if self._lost is None:
+            self._lost = LockLost(f"hold of group {self.group}", "was released")
+            if self.locked:
+                await self._leave(deadline)
+
+    async def _check(self, deadline: float) -> None:
+        left = max(deadline - asyncio.get_running_loop().time(), 0.001)
+        code = await self._repeated(lambda c: lock_membership.heartbeat(c, self._mine, left), deadline)
+        if code not in (0, 27):
+            self._lost = kafka_error(code, f"hold of group {self.group}")
+            raise self._refusal(self._lost)
+
+    def _refusal(self, lost: OffsetMgrError) -> LockLost:
+        """Every call after the end of the hold is refused in the same way, whatever ended it."""
+        return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
+
+    async def _repeated(
+        self, attempt: Callable[[Connection], Awaitable[T]], deadline: float, *, in_lane: bool = False
+    ) -> T:
+        """``in_lane``: for what the broker appends to its log, so that others need not wait for that."""
+        for pause in backoff():
+            if self._lost is not None:
+                raise self._refusal(self._lost)
+            try:
+                node = self._client.node(self._coordinator)
+                if not in_lane:
+                    return await attempt(await node.connection(deadline))
+                async with node.lane(deadline) as lane:
+                    return await attempt(lane.connection)
+            except LockLost as error:
+                self._lost = type(error)(f"hold of group {self.group}", error.why)
+                raise self._refusal(self._lost) from None
+            except OffsetMgrError as error:
+                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+            self._coordinator = await self._client.coordinator(self.group, deadline)
+        raise AssertionError("back-off has no end")
+
+    async def _leave(self, deadline: float) -> None:
+        with contextlib.suppress(OffsetMgrError):
+            connection = await self._client.node(self._coordinator).connection(deadline)
+            await lock_membership.leave(self._client, connection, self._mine, deadline)
+
+    async def _beat(self) -> None:
+        """Keeps the session alive until somebody wants the group or the membership is gone."""
+        session = lock_membership.SESSION_MS / 1000
+        while self._lost is None:
+            await asyncio.sleep(_HEARTBEAT)
+            deadline = asyncio.get_running_loop().time() + session
+            try:
+                connection = await self._client.node(self._coordinator).connection(deadline)
+                code = await lock_membership.heartbeat(connection, self._mine, session)
+                if code in (15, 16):
+                    self._coordinator = await self._client.coordinator(self.group, deadline)
+            except (Unreachable, TimedOut):
+                with contextlib.suppress(OffsetMgrError):
+                    self._coordinator = await self._client.coordinator(self.group, deadline)
+                continue
+            except OffsetMgrError as error:
+                self._lost = error
+                return
+            if code == 27:
+                await self._give_way(deadline)
+            elif code not in (0, 14, 15, 16):
+                self._lost = kafka_error(code, f"hold of group {self.group}")
+
+    async def _give_way(self, deadline: float) -> None:
+        names: list[str] = []
+        with contextlib.suppress(OffsetMgrError):
+            described = (await self._client.describe([self.group], deadline))[self.group]
+            if isinstance(described, GroupDescription):
+                names = [str(m) for m in described.members if m.member_id != self._mine.member_id]
+        self._lost = group_active(self.group, names)
+        await self._leave(deadline)

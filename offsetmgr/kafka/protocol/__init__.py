@@ -1,0 +1,1 @@
+"""The bytes of the Kafka protocol: primitives, schemas, and the layouts of old releases."""

@@ -1,0 +1,433 @@
+"""Requests to brokers that do not speak the version in which a request is written.
+
+All other modules write each request in one version and read its answer in that version. Here such a request becomes
+one or several requests in versions that the broker speaks, and their answers become one answer in the version asked
+for. Messages are dicts, as `serverside` has them. The layouts that kio has no schema of are written by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from offsetmgr.core.errors import InvalidRequest, ServerError, UnsupportedOperation
+from offsetmgr.kafka.client.connection import Address, Connection, Encoded
+from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
+from offsetmgr.kafka.protocol.releases import (
+    DESCRIBE_GROUPS,
+    FETCH,
+    FIND_COORDINATOR,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    Capability,
+    release,
+)
+from offsetmgr.kafka.protocol.request_codec import ask_exactly
+from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+NO_TOPIC: Final = "?"
+"""A name that no topic can have: asking for it asks for no topic, and creates none."""
+
+_UNKNOWN_TOPIC: Final = 3
+_CHECKS_PARTITIONS: Final = 4
+"""The version of OffsetCommit that Kafka 2.0 brought: from then on brokers refuse partitions that do not exist."""
+_COUNTS_LAST_S: Final = 5.0
+_counts: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
+"""When the partitions of a cluster's topics were asked for, in the loop's time, and their numbers, by broker."""
+_PARTITION: Final = struct.Struct(">hiii")
+"""A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
+_NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
+_LOADING: Final = 14
+_OF_THE_GROUP: Final = frozenset({14, 15, 16, 30})
+"""Codes that concern a whole group. OffsetFetch before version 2 says them of each partition."""
+
+_NEEDED: Final[Mapping[int, Capability]] = {
+    **{capability.api_key: capability for capability in reversed(releases.CAPABILITIES)},
+    releases.HEARTBEAT: releases.HOLDS_LOCK,
+    LEAVE_GROUP: releases.HOLDS_LOCK,
+    releases.SYNC_GROUP: releases.HOLDS_LOCK,
+    LIST_GROUPS: releases.DESCRIBES_MEMBERS,
+}
+"""The capability that a broker lacks which does not know an API at all."""
+
+
+class _Broker(NamedTuple):
+    """The broker that is asked, and how many seconds each request may take."""
+
+    connection: Connection
+    timeout: float
+
+    def version(self, api_key: int, asked: int) -> int:
+        """The highest version up to ``asked`` that the broker speaks. Raises `UnsupportedOperation`."""
+        low, high = self.connection.versions.get(api_key, (0, -1))
+        if high < 0 and api_key in _NEEDED:
+            raise _NEEDED[api_key].refusal(str(self.connection.address), self.connection.versions)
+        if not low <= min(asked, high):
+            raise UnsupportedOperation(
+                f"broker {self.connection.address}",
+                f"Kafka {release(self.connection.versions)} speaks versions {low} to {high} of API {api_key}, "
+                f"and offsetmgr needs {asked} or lower",
+            )
+        return min(asked, high)
+
+    async def ask(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
+        return await ask_exactly(self.connection, api_key, version, message, self.timeout)
+
+    async def by_hand(self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]) -> Message:
+        """Sends a body that was written by hand, and reads the answer by hand."""
+        frame = await self.connection.exchange(Encoded(api_key, version, body), self.timeout)
+        try:
+            return read(Cursor(frame, 4, flexible=False, answer=True))
+        except InvalidRequest as error:
+            why = f"its answer is not Kafka's: {error.why}"
+            raise ServerError(f"broker {self.connection.address}", why) from error
+
+
+async def ask_older(
+    connection: Connection, api_key: int, version: int, message: Mapping[str, Any], timeout: float
+) -> Message:
+    """The answer, in ``version``, of a broker that does not speak this version of the API.
+
+    Each request may take ``timeout`` seconds. Raises `UnsupportedOperation` where no older version says the same, and
+    as `Connection.call`.
+    """
+    translate = _TRANSLATIONS.get(api_key, _nearest)
+    return await translate(_Broker(connection, timeout), api_key, version, message)
+
+
+async def _nearest(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """The same request in the nearest version: fields that it does not have are left out, or have their default."""
+    return await broker.ask(api_key, broker.version(api_key, asked), message)
+
+
+async def _join_group(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Version 4 refuses the first attempt of a member without a name, so a broker before 2.3 is asked in version 3."""
+    version = broker.version(api_key, asked)
+    return await broker.ask(api_key, version if version >= 5 else min(version, 3), message)
+
+
+async def _leave_group(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Before version 3 a request names one member."""
+    (member,) = message["members"]
+    version = broker.version(api_key, asked)
+    return await broker.ask(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
+        "members": []
+    }
+
+
+async def _list_groups(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Before version 4 the answer has no states."""
+    answer = await _nearest(broker, api_key, asked, message)
+    return {**answer, "groups": [{"group_state": "", **group} for group in answer["groups"]]}
+
+
+async def _find_coordinators(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Before version 4 a request names one group."""
+    version = broker.version(api_key, asked)
+
+    async def find(key: str) -> Message:
+        answer = await broker.ask(api_key, version, {"key": key, "key_type": message["key_type"]})
+        return {"error_message": None, **answer, "key": key}
+
+    return {"coordinators": await asyncio.gather(*map(find, message["coordinator_keys"]))}
+
+
+async def _offset_fetch(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Before version 8 a request names one group."""
+    version = broker.version(api_key, min(asked, 7))
+
+    async def fetch(group: Mapping[str, Any]) -> Message:
+        topics = group["topics"]
+        if topics is None and version < 2:
+            if not releases.READS_ALL_OFFSETS.on(broker.connection.versions):
+                where = str(broker.connection.address)
+                raise releases.READS_ALL_OFFSETS.refusal(where, broker.connection.versions)
+            return await _all_offsets(broker, version, group["group_id"])
+        if topics is not None and not topics:
+            return {"group_id": group["group_id"], "topics": [], "error_code": 0}
+        wanted = {"group_id": group["group_id"], "topics": topics, "require_stable": message["require_stable"]}
+        answer = await broker.ask(api_key, version, wanted)
+        error = answer.get("error_code", 0)
+        if version < 2:
+            parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
+            error = next((part["error_code"] for _, part in parts if part["error_code"] in _OF_THE_GROUP), 0)
+            unknown = [(name, part) for name, part in parts if part["error_code"] == _UNKNOWN_TOPIC]
+            if unknown and not error:
+                error = await _forget_unknown_topics(broker, unknown)
+        return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
+
+    return {"groups": await asyncio.gather(*map(fetch, message["groups"]))}
+
+
+async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
+    """All offsets of a group on brokers 0.9 to 0.10.1, which take a request that names no topic for one about all.
+
+    Such a broker gives no offsets and no error also while it loads the group, and where it is not the coordinator. So
+    an empty answer counts only if DescribeGroups shows before and after it that the broker has loaded the group.
+    """
+    wanted = {"group_id": group, "topics": []}
+    answer = await broker.ask(OFFSET_FETCH, version, wanted)
+    error = 0
+    for again in (True, False):
+        if answer["topics"] or error:
+            break
+        (described,) = (await broker.ask(DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
+        error = described["error_code"]
+        if again and not error:
+            answer = await broker.ask(OFFSET_FETCH, version, wanted)
+    return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
+
+
+async def _forget_unknown_topics(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
+    """Brokers 0.8.2 answer UNKNOWN_TOPIC_OR_PARTITION for a partition that they do not know, committed or not: if the
+    partition does not exist, nothing is committed for it.
+
+    A broker that has just started knows no partitions at all for a moment. Returns the error of the whole answer then:
+    the request is to be repeated.
+    """
+    answer = await _metadata(broker, METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+    known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+    if OFFSETS_TOPIC not in known or any(part["partition_index"] < known.get(name, 0) for name, part in unknown):
+        return _LOADING
+    for _, part in unknown:
+        part["error_code"] = 0
+    return 0
+
+
+async def _offset_commit(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Version 0 commits to ZooKeeper; version 1 is the only other one of brokers 0.8.2.
+
+    Brokers up to 1.1 take commits for partitions that do not exist, so those are refused here.
+    """
+    version = broker.version(api_key, asked)
+    if version >= _CHECKS_PARTITIONS:
+        return await broker.ask(api_key, version, {"retention_time": -1, **message})
+    there = await _partitions(broker, message)
+    topics: list[Message] = []
+    refused: list[Message] = []
+    for topic in message["topics"]:
+        known = [part for part in topic["partitions"] if part["partition_index"] < there.get(topic["name"], 0)]
+        unknown = [part["partition_index"] for part in topic["partitions"] if part not in known]
+        if known:
+            topics.append({"name": topic["name"], "partitions": known})
+        if unknown:
+            codes = [{"partition_index": number, "error_code": _UNKNOWN_TOPIC} for number in unknown]
+            refused.append({"name": topic["name"], "partitions": codes})
+    answer: Message = {"topics": []}
+    if topics and version >= 2:
+        answer = await broker.ask(api_key, version, {"retention_time": -1, **message, "topics": topics})
+    elif topics:
+        body = offset_commit_1({**message, "topics": topics}, timestamp=-1)
+        answer = await broker.by_hand(api_key, 1, body, _read_offset_commit_1)
+    return {**answer, "topics": [*answer["topics"], *refused]}
+
+
+async def _partitions(broker: _Broker, commit: Mapping[str, Any]) -> Mapping[str, int]:
+    """Partitions of the cluster's topics, as known for some seconds; asked for again where a topic is missing."""
+    now = asyncio.get_running_loop().time()
+    at, counts = _counts.get(broker.connection.address, (0.0, {}))
+    wanted = {topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]}
+    if now - at > _COUNTS_LAST_S or any(counts.get(name, 0) <= most for name, most in wanted.items()):
+        answer = await _metadata(broker, METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+        counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+        _counts[broker.connection.address] = (now, counts)
+    return counts
+
+
+def offset_commit_1(message: Mapping[str, Any], timestamp: int) -> bytes:
+    """The body of OffsetCommit version 1; ``timestamp``: milliseconds from which the offsets' life counts, or -1 for
+    the broker's time."""
+    body = bytearray(_text(message["group_id"]))
+    body += INT32.pack(message["generation_id_or_member_epoch"]) + _text(message["member_id"])
+    body += INT32.pack(len(message["topics"]))
+    for topic in message["topics"]:
+        body += _text(topic["name"]) + INT32.pack(len(topic["partitions"]))
+        for part in topic["partitions"]:
+            body += INT32.pack(part["partition_index"]) + INT64.pack(part["committed_offset"]) + INT64.pack(timestamp)
+            body += _text(part["committed_metadata"] or "")
+    return bytes(body)
+
+
+async def expire_offsets(connection: Connection, commit: Mapping[str, Any], timeout: float) -> Message:
+    """Commits offsets whose life is over, on a broker that cannot delete them: it does at its next check for expired
+    offsets (every 10 minutes by default). ``commit`` is an OffsetCommit of version 7, and so is the answer."""
+    broker = _Broker(connection, timeout)
+    if broker.version(OFFSET_COMMIT, 2) == 2:
+        return await broker.ask(OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
+    return await broker.by_hand(OFFSET_COMMIT, 1, offset_commit_1(commit, timestamp=0), _read_offset_commit_1)
+
+
+def _read_offset_commit_1(cursor: Cursor) -> Message:
+    def part() -> Message:
+        return {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
+
+    def topic() -> Message:
+        return {"name": cursor.string(), "partitions": [part() for _ in range(cursor.count(6))]}
+
+    return {"topics": [topic() for _ in range(cursor.count(6))]}
+
+
+async def _list_offsets(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Version 0 knows the ends of a log and of its segments, and no other times."""
+    version = broker.version(api_key, asked)
+    if version:
+        return await broker.ask(api_key, version, {**message, "isolation_level": 0})
+    for topic in message["topics"]:
+        if any(part["timestamp"] >= 0 for part in topic["partitions"]):
+            where = str(broker.connection.address)
+            raise releases.FINDS_BY_TIME.refusal(where, broker.connection.versions)
+    body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(len(message["topics"])))
+    for topic in message["topics"]:
+        body += _text(topic["name"]) + INT32.pack(len(topic["partitions"]))
+        for part in topic["partitions"]:
+            body += INT32.pack(part["partition_index"]) + INT64.pack(part["timestamp"]) + INT32.pack(1)
+    return await broker.by_hand(api_key, 0, bytes(body), _read_list_offsets_0)
+
+
+def _read_list_offsets_0(cursor: Cursor) -> Message:
+    def part() -> Message:
+        found: Message = {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
+        offsets = [cursor.int64() for _ in range(cursor.count(8))]
+        return found | {"offset": offsets[0] if offsets else -1}
+
+    def topic() -> Message:
+        return {"name": cursor.string(), "partitions": [part() for _ in range(cursor.count(10))]}
+
+    return {"topics": [topic() for _ in range(cursor.count(6))]}
+
+
+async def _fetch(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Versions before 4 are written by hand."""
+    version = broker.version(api_key, asked)
+    if version >= 4:
+        answer = await broker.ask(api_key, version, message)
+    else:
+        body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(message["max_wait"]))
+        body += INT32.pack(message["min_bytes"])
+        if version >= 3:
+            body += INT32.pack(message["max_bytes"])
+        body += INT32.pack(len(message["topics"]))
+        for topic in message["topics"]:
+            body += _text(topic["topic"]) + INT32.pack(len(topic["partitions"]))
+            for part in topic["partitions"]:
+                body += INT32.pack(part["partition"]) + INT64.pack(part["fetch_offset"])
+                body += INT32.pack(part["partition_max_bytes"])
+        answer = await broker.by_hand(api_key, version, bytes(body), _fetch_reader(version))
+    return {"error_code": 0, **answer}
+
+
+def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
+    def read(cursor: Cursor) -> Message:
+        def part() -> Message:
+            return {
+                "partition_index": cursor.int32(),
+                "error_code": cursor.number(INT16),
+                "high_watermark": cursor.int64(),
+                "aborted_transactions": None,
+                "log_start_offset": -1,
+                "records": cursor.nullable_octets(),
+            }
+
+        def topic() -> Message:
+            return {"topic": cursor.string(), "partitions": [part() for _ in range(cursor.count(18))]}
+
+        if version >= 1:
+            cursor.int32()  # throttle time
+        return {"responses": [topic() for _ in range(cursor.count(6))]}
+
+    return read
+
+
+async def _metadata(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+    """Before version 4 a request that names a missing topic may create it, so all topics are asked for instead.
+
+    Version 0 has no words for "no topic". A broker 0.8.2 names no broker while the cluster has no topic: then the one
+    that answers stands in the list, with the id -1.
+    """
+    version = broker.version(api_key, asked)
+    names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
+    if version >= 4:
+        return await broker.ask(api_key, version, message)
+    everything = b"\xff\xff\xff\xff" if version else INT32.pack(0)
+    nothing = INT32.pack(0) if version else INT32.pack(1) + _text(NO_TOPIC)
+    wanted = None if names is None else frozenset(names)
+    body = nothing if names == [] else everything
+    answer = await broker.by_hand(api_key, version, body, _metadata_reader(version, wanted))
+    if not answer["brokers"]:
+        host, port = broker.connection.address
+        answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]
+    if names is not None:
+        found = {topic["name"]: topic for topic in answer["topics"]}
+        missing: Message = {"error_code": _UNKNOWN_TOPIC, "partitions": []}
+        answer["topics"] = [found.get(name) or {**missing, "name": name} for name in names]
+    return answer
+
+
+def _metadata_reader(version: int, wanted: Collection[str] | None) -> Callable[[Cursor], Message]:
+    """Reads Metadata 0 to 3. It skips the replicas, which no caller needs and which are most of a large answer, and
+    the partitions of topics that are not ``wanted`` (None: all are)."""
+
+    def read(cursor: Cursor) -> Message:
+        def broker() -> Message:
+            found = {"node_id": cursor.int32(), "host": cursor.string(), "port": cursor.int32()}
+            return found | ({"rack": cursor.nullable_string()} if version >= 1 else {})
+
+        def topic() -> Message:
+            found: Message = {"error_code": cursor.number(INT16), "name": cursor.string()}
+            if version >= 1:
+                found["is_internal"] = cursor.boolean()
+            found["partitions"] = partitions = []
+            kept = wanted is None or found["name"] in wanted
+            for _ in range(cursor.count(_PARTITION.size + INT32.size)):
+                error, index, leader, replicas = _PARTITION.unpack_from(cursor.data, cursor.take(_PARTITION.size))
+                skip(replicas)
+                skip(cursor.int32())  # replicas in sync
+                if kept:
+                    partitions.append(
+                        {**_NO_REPLICAS, "error_code": error, "partition_index": index, "leader_id": leader}
+                    )
+            return found
+
+        def skip(ids: int) -> None:
+            if ids < 0:
+                raise InvalidRequest("message", f"an array of {ids} items")
+            cursor.take(ids * INT32.size)
+
+        answer: Message = {}
+        if version >= 3:
+            cursor.int32()  # throttle time
+        answer["brokers"] = [broker() for _ in range(cursor.count(10))]
+        if version >= 2:
+            answer["cluster_id"] = cursor.nullable_string()
+        if version >= 1:
+            answer["controller_id"] = cursor.int32()
+        answer["topics"] = [topic() for _ in range(cursor.count(8))]
+        return answer
+
+    return read
+
+
+def _text(text: str) -> bytes:
+    return string(text, flexible=False)
+
+
+_TRANSLATIONS: Final[Mapping[int, Callable[[_Broker, int, int, Mapping[str, Any]], Awaitable[Message]]]] = {
+    FETCH: _fetch,
+    LIST_OFFSETS: _list_offsets,
+    METADATA: _metadata,
+    OFFSET_COMMIT: _offset_commit,
+    OFFSET_FETCH: _offset_fetch,
+    FIND_COORDINATOR: _find_coordinators,
+    JOIN_GROUP: _join_group,
+    LEAVE_GROUP: _leave_group,
+    LIST_GROUPS: _list_groups,
+}

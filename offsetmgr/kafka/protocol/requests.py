@@ -1,0 +1,243 @@
+"""The requests that we send and the answers that we read, in the model's terms; pure, no I/O.
+
+One fixed version of each: the lowest that carries what we need. Brokers from 3.0 to 4.x speak these (FindCoordinator v4
+and OffsetFetch v8 ask for many groups at once, KIP-699, KIP-709; 4.0 removed only older ones, KIP-896). For brokers
+before 3.0 `older` translates them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
+from kio.schema.consumer_group_describe.v0.response import DescribedGroup as NewDescribedGroup
+from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
+from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v4.response import DescribedGroup
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.list_groups.v4.request import ListGroupsRequest
+from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.offset_fetch.v8.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i8, i32
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import (
+    Committed,
+    GroupDescription,
+    GroupMember,
+    OffsetAndMetadata,
+    TopicPartition,
+    is_deleted,
+)
+from offsetmgr.kafka.client.connection import Encoded
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+"""The topic in which brokers keep what groups have committed."""
+
+OFFSET_COMMIT: Final = (8, 7)
+CONSUMER_GROUP_DESCRIBE: Final = 69
+
+NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
+    3: ("Metadata", 8),
+    9: ("OffsetFetch", 8),
+    8: ("OffsetCommit", 7),
+    10: ("FindCoordinator", 4),
+    15: ("DescribeGroups", 4),
+    16: ("ListGroups", 4),
+    42: ("DeleteGroups", 1),
+    47: ("OffsetDelete", 0),
+}
+"""Versions that an offset manager must speak, by API key."""
+
+_PARTITION: Final = struct.Struct(">iqih")
+_STRING: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+class FetchedGroup(NamedTuple):
+    """One group's answer to an OffsetFetch: what is committed (absent partitions are not in it), and the partitions
+    that could not be read."""
+
+    offsets: dict[TopicPartition, Committed]
+    errors: dict[TopicPartition, OffsetMgrError]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers under their topics."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups))
+
+
+def metadata(topics: Sequence[str] | None = ()) -> MetadataRequest:
+    """Asks for the brokers, and for these topics only (None: for all)."""
+    return MetadataRequest(
+        topics=None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def list_groups() -> ListGroupsRequest:
+    return ListGroupsRequest(states_filter=())
+
+
+def delete_groups(groups: Sequence[str]) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(groups_names=tuple(map(GroupId, groups)))
+
+
+def describe_groups(groups: Sequence[str]) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=tuple(map(GroupId, groups)), include_authorized_operations=False)
+
+
+def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeRequest:
+    return ConsumerGroupDescribeRequest(group_ids=tuple(map(GroupId, groups)), include_authorized_operations=False)
+
+
+def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
+    """Asks for stable offsets only: a transaction's pending commits make a partition unreadable, not old (KIP-447)."""
+    return OffsetFetchRequest(
+        groups=tuple(
+            OffsetFetchRequestGroup(
+                group_id=GroupId(group),
+                topics=None
+                if partitions is None
+                else tuple(
+                    OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(map(i32, numbers)))
+                    for topic, numbers in by_topic(partitions).items()
+                ),
+            )
+            for group, partitions in asked.items()
+        ),
+        require_stable=True,
+    )
+
+
+def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
+    """One group of an OffsetFetch answer."""
+    if answer.error_code:
+        return kafka_error(int(answer.error_code), f"group {answer.group_id}")
+    offsets: dict[TopicPartition, Committed] = {}
+    errors: dict[TopicPartition, OffsetMgrError] = {}
+    new = tuple.__new__  # skips the argument handling of named tuples
+    for topic in answer.topics:
+        name = str(topic.name)
+        for part in topic.partitions:
+            tp = new(TopicPartition, (name, part.partition_index))
+            if part.error_code:
+                errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
+            elif part.committed_offset >= 0 and not is_deleted(part.committed_offset, part.metadata):
+                epoch = part.committed_leader_epoch
+                known = epoch if epoch >= 0 else None
+                offsets[tp] = new(Committed, (part.committed_offset, part.metadata or "", known, None, None))
+    return FetchedGroup(offsets, errors)
+
+
+def offset_commit(
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    generation: int = -1,
+    member_id: str = "",
+    instance_id: str | None = None,
+) -> Encoded:
+    """OffsetCommit v7, encoded here: kio's writer takes 20 times as long, and bulk edits are made of these."""
+    body = bytearray(_string(group))
+    body += _INT32.pack(generation)
+    body += _string(member_id)
+    body += _STRING.pack(-1) if instance_id is None else _string(instance_id)
+    topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, []).append((partition, offset))
+    body += _INT32.pack(len(topics))
+    for topic, parts in topics.items():
+        body += _string(topic)
+        body += _INT32.pack(len(parts))
+        for partition, wanted in parts:
+            epoch = -1 if wanted.leader_epoch is None else wanted.leader_epoch
+            metadata = wanted.metadata.encode()
+            body += _PARTITION.pack(partition, wanted.offset, epoch, len(metadata))
+            body += metadata
+    return Encoded(*OFFSET_COMMIT, bytes(body))
+
+
+def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """One group of a DescribeGroups answer; Kafka's ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
+    group = str(answer.group_id)
+    if answer.error_code:
+        return kafka_error(int(answer.error_code), f"group {group}")
+    consumer = answer.protocol_type == PROTOCOL_TYPE
+    return GroupDescription(
+        group=group,
+        state=_upper(answer.group_state),
+        protocol_type=answer.protocol_type,
+        partition_assignor=answer.protocol_data,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                instance_id=member.group_instance_id,
+                partitions=decode_assignment(member.member_assignment) if consumer else (),
+            )
+            for member in answer.members
+        ),
+    )
+
+
+def undescribed(group: str, coordinator: str) -> GroupDescription:
+    """A group of a broker that has no group members (0.8.2)."""
+    return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
+
+
+def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """One group of a ConsumerGroupDescribe answer: groups of the protocol of KIP-848."""
+    group = str(answer.group_id)
+    if answer.error_code:
+        return kafka_error(int(answer.error_code), f"group {group}", detail=answer.error_message or "")
+    return GroupDescription(
+        group=group,
+        state=_upper(answer.group_state),
+        protocol_type=PROTOCOL_TYPE,
+        partition_assignor=answer.assignor_name,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                instance_id=member.instance_id,
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(str(topic.topic_name), int(number))
+                        for topic in member.assignment.topic_partitions
+                        for number in topic.partitions
+                    )
+                ),
+            )
+            for member in answer.members
+        ),
+    )
+
+
+def _upper(state: str) -> str:
+    words = "".join(f"_{c}" if c.isupper() else c for c in state).lstrip("_")
+    return words.upper() or "UNKNOWN"
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _STRING.pack(len(data)) + data

@@ -1,0 +1,332 @@
+"""The server's side of Kafka's protocol, for whatever is not asked often enough to deserve a codec of its own: requests
+of strangers into plain dicts, plain dicts into responses, in any version that kio has the schema of.
+
+Only kio's *schemas* are used, not its reader: that one allocates what an array's length field says, and aborts the
+process where that fails (a request of 20 bytes is enough).  Messages are dicts of kio's field names; a field that a
+version does not have is not in them when read, and left out when written, so one handler serves all versions.  Times
+are milliseconds, error codes and ids plain numbers, nested messages dicts, arrays lists.
+
+The relay uses the other two directions, `decode_response` and `encode_request`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import typing
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kio.index import UnknownEntity, load_request_schema, load_response_schema
+
+from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.primitives import (
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NO_TAGS,
+    UINT16,
+    Cursor,
+    count,
+    string,
+    varint,
+)
+
+Message: TypeAlias = dict[str, Any]
+_Read: TypeAlias = Callable[[Cursor], Any]
+_Write: TypeAlias = Callable[[bytearray, Any], None]
+
+
+def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
+    """The request whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format or exceeds a
+    limit."""
+    schema = _request(api_key, version)
+    return schema.read(Cursor(frame, at, flexible=schema.flexible))
+
+
+def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
+    """The response's body. Fields that are left out have their default. Raises KeyError where they have none."""
+    return _response(api_key, version).encode(message)
+
+
+def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Message:
+    """The response whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format."""
+    schema = _response(api_key, version)
+    return schema.read(Cursor(frame, at, flexible=schema.flexible, answer=True))
+
+
+def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
+    """The request's body. Fields that are left out have their default. Raises KeyError where they have none."""
+    return _request(api_key, version).encode(message)
+
+
+def request_is_flexible(api_key: int, version: int) -> bool:
+    """Whether the request's header has tagged fields (and its response's, but ApiVersions')."""
+    return _request(api_key, version).flexible
+
+
+def is_known(api_key: int, version: int) -> bool:
+    """Whether there is a schema of this API and version."""
+    try:
+        _request(api_key, version)
+    except UnknownEntity:
+        return False
+    return True
+
+
+class EncodedItems(NamedTuple):
+    """Items of an array that are encoded already, to be given in the array's place: for arrays that are so long that
+    one who encodes them must let others have their turn in between."""
+
+    number: int
+    data: bytes | bytearray
+
+
+def encode_items(api_key: int, version: int, field: str, items: Iterable[Mapping[str, Any]]) -> bytes:
+    """Some items of a response's array of that name."""
+    return _response(api_key, version).encode_items(field, items)
+
+
+class _Field(NamedTuple):
+    """One field of a message: how it is read and written, its tag if it has one, and how few bytes it can take."""
+
+    name: str
+    read: _Read
+    write: _Write
+    write_item: _Write
+    """The same as ``write``, of one item where the field is an array."""
+    tag: int | None
+    default: Any
+    smallest: int
+
+
+class _Schema:
+    """One message, or part of one, in one version."""
+
+    def __init__(self, cls: Any) -> None:
+        self.flexible: bool = cls.__flexible__
+        hints = typing.get_type_hints(cls)
+        fields = [_field(f, hints[f.name], self.flexible) for f in dataclasses.fields(cls)]
+        self._plain = [field for field in fields if field.tag is None]
+        self._reads = [(field.name, field.read) for field in self._plain]
+        self._writes = [(field.name, field.default, field.write) for field in self._plain]
+        self._tagged = {field.tag: field for field in fields if field.tag is not None}
+        self.smallest = sum(field.smallest for field in self._plain) + (1 if self.flexible else 0)
+
+    def encode(self, message: Mapping[str, Any]) -> bytes:
+        out = bytearray()
+        self.write(out, message)
+        return bytes(out)
+
+    def encode_items(self, name: str, items: Iterable[Mapping[str, Any]]) -> bytes:
+        (field,) = (field for field in self._plain if field.name == name)
+        out = bytearray()
+        for item in items:
+            field.write_item(out, item)
+        return bytes(out)
+
+    def read(self, cursor: Cursor) -> Message:
+        message = {name: read(cursor) for name, read in self._reads}
+        if self._tagged:
+            for field in self._tagged.values():
+                message[field.name] = field.default
+
+            def known(tag: int, _size: int) -> None:
+                if (field := self._tagged.get(tag)) is not None:
+                    message[field.name] = field.read(cursor)
+
+            cursor.tags(known)
+        elif self.flexible:
+            cursor.tags()
+        return message
+
+    def write(self, out: bytearray, message: Mapping[str, Any]) -> None:
+        for name, default, write in self._writes:
+            value = message.get(name, default)
+            if value is _REQUIRED:
+                raise KeyError(name)
+            write(out, value)
+        if self._tagged:
+            self._write_tags(out, message)
+        elif self.flexible:
+            out += NO_TAGS
+
+    def _write_tags(self, out: bytearray, message: Mapping[str, Any]) -> None:
+        said = [
+            (tag, field)
+            for tag, field in sorted(self._tagged.items())
+            if message.get(field.name, field.default) != field.default
+        ]
+        out += varint(len(said))
+        for tag, field in said:
+            value = bytearray()
+            field.write(value, message[field.name])
+            out += varint(tag) + varint(len(value)) + value
+
+
+_REQUIRED: Final = object()
+"""The default of a field that has none."""
+
+
+@lru_cache(maxsize=256)
+def _request(api_key: int, version: int) -> _Schema:
+    return _Schema(load_request_schema(api_key, version))
+
+
+@lru_cache(maxsize=256)
+def _response(api_key: int, version: int) -> _Schema:
+    return _Schema(load_response_schema(api_key, version))
+
+
+def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
+    nullable, hint = _not_null(hint)
+    array = typing.get_origin(hint) is tuple
+    if array:
+        items_nullable, item = _not_null(typing.get_args(hint)[0])
+    else:
+        items_nullable, item = nullable, hint
+    if dataclasses.is_dataclass(item):
+        read, write, smallest = _nested(_Schema(item), items_nullable)
+    else:
+        read, write, smallest = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
+    write_item = write
+    if array:
+        read, write = _array(read, write_item, smallest, nullable, flexible)
+        smallest = 1 if flexible else 4
+    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), smallest)
+
+
+def _not_null(hint: Any) -> tuple[bool, Any]:
+    """Whether a type allows None, and the type without it."""
+    if typing.get_origin(hint) in (typing.Union, UnionType):
+        (kind,) = (argument for argument in typing.get_args(hint) if argument is not type(None))
+        return True, kind
+    return False, hint
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.name == "throttle_time":
+        return 0
+    if field.default is dataclasses.MISSING:
+        return _REQUIRED
+    if isinstance(field.default, tuple):
+        return list(field.default)
+    if isinstance(field.default, timedelta):
+        return field.default // timedelta(milliseconds=1)
+    return field.default
+
+
+def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
+    unpack_from, pack, size = form.unpack_from, form.pack, form.size
+
+    def read(cursor: Cursor) -> Any:
+        # The same as Cursor.number without its nested calls: decoding large answers takes 12 to 27 % less time.
+        at = cursor.at
+        try:
+            (value,) = unpack_from(cursor.data, at)
+        except struct.error:
+            raise InvalidRequest("message", "it ends too early") from None
+        cursor.at = at + size
+        return value
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack(value)
+
+    return read, write, size
+
+
+def _primitive(kind: str, nullable: bool, flexible: bool) -> tuple[_Read, _Write, int]:
+    """How a primitive is read and written, and its fewest bytes."""
+    if kind in _NUMBERS:
+        return _number(_NUMBERS[kind])
+    if kind == "string":
+
+        def write_string(out: bytearray, value: str | None) -> None:
+            if value is None and nullable:
+                out += varint(0) if flexible else INT16.pack(-1)
+            else:
+                out += string(typing.cast(str, value), flexible=flexible)
+
+        return (Cursor.nullable_string if nullable else Cursor.string), write_string, 1 if flexible else 2
+    if kind in ("bytes", "records"):
+
+        def write_octets(out: bytearray, value: bytes | None) -> None:
+            if value is None and nullable:
+                out += count(-1, flexible=flexible)
+            else:
+                octets = typing.cast(bytes, value)
+                out += count(len(octets), flexible=flexible) + octets
+
+        return (Cursor.nullable_octets if nullable else Cursor.octets), write_octets, 1 if flexible else 4
+    if kind == "bool":
+        return Cursor.boolean, _write_boolean, 1
+    if kind == "uuid":
+        return Cursor.uuid, _write_uuid, 16
+    raise NotImplementedError(kind)
+
+
+_NUMBERS: Final = {
+    "int8": INT8,
+    "int16": INT16,
+    "uint16": UINT16,
+    "int32": INT32,
+    "int64": INT64,
+    "float64": FLOAT64,
+    "error_code": INT16,
+    "timedelta_i32": INT32,
+    "timedelta_i64": INT64,
+    "datetime_i64": INT64,
+}
+
+
+def _write_boolean(out: bytearray, value: bool) -> None:
+    out += b"\1" if value else b"\0"
+
+
+def _write_uuid(out: bytearray, value: uuid.UUID | None) -> None:
+    out += bytes(16) if value is None else value.bytes
+
+
+def _nested(schema: _Schema, nullable: bool) -> tuple[_Read, _Write, int]:
+    """A message within a message. Where it may be null, a byte in front says whether it is there."""
+    if not nullable:
+        return schema.read, schema.write, schema.smallest
+
+    def read_it(cursor: Cursor) -> Message | None:
+        return schema.read(cursor) if cursor.number(INT8) >= 0 else None
+
+    def write_it(out: bytearray, value: Message | None) -> None:
+        out += INT8.pack(-1 if value is None else 1)
+        if value is not None:
+            schema.write(out, value)
+
+    return read_it, write_it, 1
+
+
+def _array(read: _Read, write: _Write, smallest: int, nullable: bool, flexible: bool) -> tuple[_Read, _Write]:
+    def read_all(cursor: Cursor) -> list[Any] | None:
+        number = cursor.nullable_count(smallest)
+        if number < 0:
+            if nullable:
+                return None
+            raise InvalidRequest("message", "an array that must not be null is null")
+        return [read(cursor) for _ in range(number)]
+
+    def write_all(out: bytearray, items: Any) -> None:
+        if items is None:
+            out += count(-1, flexible=flexible)
+            return
+        if isinstance(items, EncodedItems):
+            out += count(items.number, flexible=flexible) + items.data
+            return
+        out += count(len(items), flexible=flexible)
+        for item in items:
+            write(out, item)
+
+    return read_all, write_all

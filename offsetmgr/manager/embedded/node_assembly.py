@@ -1,0 +1,45 @@
+"""`Assembly`: a member of the managers that nobody reaches from outside, and the calls of its program. On the loop."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+
+from offsetmgr.manager.embedded.request_adapter import Requests
+from offsetmgr.manager.log.base import slot_of
+from offsetmgr.manager.node import Managing
+from offsetmgr.manager.node_config import Settings
+
+
+class Assembly:
+    """Opened and closed once. ``timeout`` (seconds) bounds the joining, and is that of `Requests`."""
+
+    def __init__(self, settings: Settings, timeout: float) -> None:
+        self.requests: Requests | None = None
+        """Once it is open."""
+        self._timeout = timeout
+        # Instead of an address, since nobody listens: what people recognise, and no other manager is called.
+        self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
+        self._managing = Managing(settings, self._name, 0)
+
+    async def open(self) -> None:
+        """Raises `OffsetMgrError`; then, too, `close` has to be called."""
+        managing = self._managing
+        await managing.open()
+        await managing.join(self._timeout)
+        runtime, ownership = managing.runtime, managing.ownership
+
+        def elsewhere(group: str) -> str | None:
+            slot = slot_of(runtime.partition_of(group), managing.topic.partitions)
+            node = ownership.owner_of(slot)
+            if node is None or node.host == self._name or slot in ownership.owned():
+                return None
+            return f"{node.host}:{node.port}" if node.port else node.host
+
+        self.requests = Requests(runtime, elsewhere, self._timeout)
+
+    async def close(self) -> None:
+        """Leaves the group, ends what is in flight, lets the connections go."""
+        self.requests = None
+        await self._managing.close()

@@ -1,0 +1,174 @@
+"""`Requests`: calls of a program as requests to the runtime, and its answers as values and exceptions. On the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from offsetmgr.core.errors import Conflict, NotCoordinator, OffsetMgrError, PartialFailure, RewindRefused, Unreadable
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.manager.protocol_values import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    GROUP_ID_NOT_FOUND,
+    NONE,
+    NOT_COORDINATOR,
+    OPERATION_NOT_ATTEMPTED,
+    CommitRequest,
+    CommitResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
+
+T = TypeVar("T")
+
+_ASK_AGAIN: Final = 0.02
+"""Seconds between two looks at what is loading, or changing hands."""
+
+
+class Requests:
+    """``elsewhere`` names the other manager that owns a group, if it is known; ``timeout`` (seconds) is how long to
+    wait while the runtime cannot answer yet."""
+
+    def __init__(self, runtime: ManagerRuntime, elsewhere: Callable[[str], str | None], timeout: float) -> None:
+        self._runtime = runtime
+        self._elsewhere = elsewhere
+        self._timeout = timeout
+
+    async def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
+    ) -> None:
+        failures: dict[TopicPartition, OffsetMgrError] = {}
+        left, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout
+        while left:
+            expected: dict[tuple[str, int], int] = {}
+            if not allow_rewind:
+                found = await self.fetch(group, list(left))
+                failures |= _rewinds(group, left, found)
+                left = {tp: offset for tp, offset in left.items() if tp not in failures}
+                expected = {(tp.topic, tp.partition): _offset(found[tp]) for tp in left}
+            if not left:
+                break
+            errors = (await self._commit_once(group, left, expected)).errors
+            for tp in list(left):
+                code = errors.get((tp.topic, tp.partition), NONE)
+                if code == OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
+                    continue  # another commit of it is under way: look again
+                del left[tp]
+                what = f"commit of {tp} of group {group}"
+                if code == OPERATION_NOT_ATTEMPTED:
+                    failures[tp] = Conflict(what, "others commit to it all the time")
+                elif code != NONE:
+                    failures[tp] = kafka_error(code, what)
+            if left:
+                await asyncio.sleep(_ASK_AGAIN)
+        if failures:
+            done = {tp: offset for tp, offset in offsets.items() if tp not in failures}
+            raise PartialFailure(f"commit of group {group}", successes=done, failures=failures)
+
+    async def _commit_once(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        expected: Mapping[tuple[str, int], int],
+    ) -> CommitResponse:
+        topics: dict[str, list[tuple[int, int, int, str]]] = {}
+        for (topic, partition), (offset, metadata, epoch, _) in offsets.items():
+            topics.setdefault(topic, []).append((partition, offset, -1 if epoch is None else epoch, metadata))
+        request = CommitRequest(group, list(topics.items()), expected=expected)
+        return await self._answered(
+            f"commit of group {group}", group, lambda manager: manager.commit(request), lambda answer: answer.error
+        )
+
+    async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions or ():
+            topics.setdefault(topic, []).append(partition)
+        request = FetchRequest(group, None if partitions is None else list(topics.items()))
+
+        async def ask(manager: ManagerRuntime) -> FetchResponse:
+            return manager.fetch(request)
+
+        response = await self._answered(f"offsets of group {group}", group, ask, lambda answer: answer.error)
+        found: dict[TopicPartition, Offset] = {}
+        failures: dict[TopicPartition, OffsetMgrError] = {}
+        for topic, entries in response.topics:
+            for partition, offset, epoch, metadata, code in entries:
+                tp = TopicPartition(topic, partition)
+                if code != NONE:
+                    failures[tp] = Unreadable(f"offset of {tp} of group {group}", "its record breaks its format")
+                else:
+                    epoch_known = None if epoch < 0 else epoch
+                    found[tp] = ABSENT if offset < 0 else Committed(offset, metadata, epoch_known)
+        if failures:
+            raise PartialFailure(f"fetch of group {group}", successes=found, failures=failures)
+        return found
+
+    async def delete(self, group: str, partitions: Sequence[TopicPartition] | None) -> None:
+        if partitions is None:
+            await self._answered(
+                f"group {group}",
+                group,
+                lambda manager: manager.delete_group(group),
+                lambda code: NONE if code == GROUP_ID_NOT_FOUND else code,
+            )
+            return
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        await self._answered(
+            f"offsets of group {group}",
+            group,
+            lambda manager: manager.delete_offsets(group, list(topics.items())),
+            lambda answer: NONE if answer.error == GROUP_ID_NOT_FOUND else answer.error,
+        )
+
+    async def groups(self) -> list[str]:
+        async def ask(manager: ManagerRuntime) -> tuple[int, Sequence[str]]:
+            return manager.list_groups()
+
+        return sorted((await self._answered("groups", None, ask, lambda answer: answer[0]))[1])
+
+    async def status(self) -> Sequence[ShardStatus]:
+        return self._runtime.status()
+
+    async def _answered(
+        self,
+        what: str,
+        group: str | None,
+        ask: Callable[[ManagerRuntime], Awaitable[T]],
+        error_of: Callable[[T], int],
+    ) -> T:
+        """Asks until the answer is neither "loading" nor "not mine" while nobody else has it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while True:
+            answer = await ask(self._runtime)
+            code = error_of(answer)
+            if code == NONE:
+                return answer
+            if code == NOT_COORDINATOR and group is not None and (owner := self._elsewhere(group)) is not None:
+                raise NotCoordinator(what, f"the group belongs to the manager {owner}")
+            if code not in (COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR) or loop.time() >= deadline:
+                raise kafka_error(code, what)
+            await asyncio.sleep(_ASK_AGAIN)
+
+
+def _offset(found: Offset) -> int:
+    """As the condition of a commit."""
+    return found.offset if isinstance(found, Committed) else -1
+
+
+def _rewinds(
+    group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], found: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, OffsetMgrError]:
+    """The partitions whose committed offset would be lowered."""
+    return {
+        tp: RewindRefused(
+            f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_offset(found[tp])}"
+        )
+        for tp, offset in offsets.items()
+        if offset.offset < _offset(found[tp])
+    }

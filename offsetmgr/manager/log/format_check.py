@@ -1,0 +1,90 @@
+"""Whether a log holds records of the format that somebody is about to write.
+
+A topic is written in one format: the same offset has another key in each, so a mixed topic would hold two values for
+it.  Shards without records would take commits of the wrong format before a shard with records says so; hence this look.
+A topic of somebody else's records is found out here too, before any offset is written among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Final
+
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.manager.log.base import CorruptRecords, LogReader, PartitionLog
+from offsetmgr.manager.log.topic import UnsuitableTopic
+from offsetmgr.records.base import OtherFormat
+from offsetmgr.records.registry import format_of, record_format
+
+_TAIL: Final = 200
+"""Offsets at the end of each partition that are looked at: the cleaner leaves the newest records alone."""
+_SHOWN: Final = 20
+"""Bytes of a foreign key that are shown."""
+
+
+def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
+    """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
+
+    A few records of neither format beside others of ours are no reason to refuse (the shards tell of them); nothing but
+    such ones are. Raises `OtherFormat`, `UnsuitableTopic`, and what reading raises.
+    """
+    partitions = range(log.partitions)
+    ends = log.end_offsets(partitions, timeout)
+    starts = {p: max(start, ends[p] - _TAIL) for p, start in log.start_offsets(partitions, timeout).items()}
+    filled = {p: end for p, end in ends.items() if end > starts[p]}
+    if not filled:
+        return
+    newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in filled}
+    reader = log.reader()
+    try:
+        _read(reader, starts, filled, newest)
+    finally:
+        reader.close()
+    seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items() if keys}
+    found = {form for keys in seen.values() for form in keys.values()}
+    others = found - {None, name}
+    if others:
+        other = others.pop()
+        raise OtherFormat(
+            f"topic {what}",
+            f"holds records of the format {other}, and {name} was asked for",
+            f"--record-format {other}, or another --offsets-topic",
+        )
+    if found == {None}:
+        partition, keys = next(iter(seen.items()))
+        raise UnsuitableTopic(
+            f"topic {what}",
+            f"holds records that are no committed offsets (partition {partition}: {_shown(next(iter(keys)))})",
+            "choose another --offsets-topic; nothing was written to this one",
+        )
+
+
+def _read(
+    reader: LogReader,
+    starts: Mapping[int, int],
+    ends: dict[int, int],
+    newest: Mapping[int, MutableMapping[bytes, bytes | None]],
+) -> None:
+    """All but partitions with damaged records: the shard's own load reports these, and the other shards are served."""
+    while ends:
+        try:
+            reader.load({p: starts[p] for p in ends}, ends, newest)
+        except CorruptRecords as error:
+            del ends[error.partition]
+        else:
+            return
+
+
+def _format(key: bytes) -> str | None:
+    """The format that a key is of; None for one that neither could read (others' keys may begin as ours do)."""
+    name = format_of(key)
+    if name is not None:
+        try:
+            record_format(name).decode_key(key)
+        except (Unreadable, UnknownVersion):
+            return None
+    return name
+
+
+def _shown(key: bytes) -> str:
+    return f"key {key[:_SHOWN]!r}{'...' if len(key) > _SHOWN else ''}" if key else "no key"

@@ -1,0 +1,116 @@
+"""`KafkaLog`: the offsets topic on a real cluster, through confluent-kafka.
+
+One transactional producer a slot writes, consumers with ``read_committed`` read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from offsetmgr.manager.log.base import partitions_of, slot_count
+from offsetmgr.manager.log.kafka.known_log_ends import KnownEnds
+from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
+from offsetmgr.manager.log.kafka.reader import KafkaReader
+from offsetmgr.manager.log.kafka.settings import follower_settings, loader_settings, producer_settings
+from offsetmgr.manager.log.kafka.topic_admin import check_successor
+from offsetmgr.manager.log.kafka.writer import KafkaSlotWriter
+
+DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
+
+
+class KafkaLog:
+    """See `offsetmgr.manager.log.base.PartitionLog`.
+
+    ``partitions`` is what `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` found; ``properties`` are librdkafka's
+    (``security.protocol``, ...).  ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers if
+    nobody claims its slot.  ``max_message_bytes`` is that of `offsetmgr.manager.log.topic.TopicState`.  ``group`` is
+    the group id that readers give, of which nothing else is ever seen.
+
+    Threads: its own methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        properties: Mapping[str, str] | None = None,
+        transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        group: str = "offsetmgr",
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self._partitions = partitions
+        self._properties = dict(properties or {})
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._max_message_bytes = max_message_bytes
+        self._group = group
+        self._known_ends = KnownEnds()
+        self._generation = ""
+        self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    def writer(self, slot: int) -> KafkaSlotWriter:
+        """See `PartitionLog.writer`."""
+        if slot not in range(slot_count(self._partitions)):
+            raise ValueError(f"no slot {slot}")
+        settings = producer_settings(
+            self.bootstrap,
+            self._properties,
+            transactional_id=transactional_id(self.topic, slot),
+            transaction_timeout_ms=self._transaction_timeout_ms,
+            max_message_bytes=self._max_message_bytes,
+        )
+        return KafkaSlotWriter(self.topic, slot, partitions_of(slot, self._partitions), settings, self._known_ends)
+
+    def reader(self) -> KafkaReader:
+        """See `PartitionLog.reader`."""
+        return KafkaReader(
+            self.topic,
+            follower_settings(self.bootstrap, self._properties, self._group),
+            loader_settings(self.bootstrap, self._properties, self._group),
+        )
+
+    def generation(self, timeout: float) -> str:
+        """See `PartitionLog.generation`: the topic's id; brokers before 2.8 (KIP-516) tell none.
+
+        Raises `UnsuitableTopic` for a topic that was made anew and is not fit to be an offsets topic: nobody may read
+        it as one, or write to it.
+        """
+        found = self._offsets.topic_id(timeout)
+        if found and found != self._generation:
+            if self._generation:
+                state = check_successor(self.bootstrap, self._properties, self.topic, self._partitions, timeout=timeout)
+                self._max_message_bytes = state.max_message_bytes
+                self._known_ends.forget()
+            self._generation = found
+        return found
+
+    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+        """See `PartitionLog.start_offsets`."""
+        return self._offsets.starts(partitions, timeout)
+
+    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
+        """See `PartitionLog.end_offsets`. Never below what writers made by this object know of."""
+        return self._offsets.ends(partitions, timeout, self._known_ends.least)
+
+    def close(self) -> None:
+        """See `PartitionLog.close`. Writers and readers are closed by who made them."""
+        self._offsets.close()
+
+
+def transactional_id(topic: str, slot: int) -> str:
+    """The id that every claimant of a slot uses: principals need rights for the prefix ``{topic}-slot-``."""
+    return f"{transactional_id_prefix(topic)}{slot}"
+
+
+def transactional_id_prefix(topic: str) -> str:
+    """What the transactional ids of all slots begin with."""
+    return f"{topic}-slot-"

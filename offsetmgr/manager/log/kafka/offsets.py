@@ -1,0 +1,127 @@
+"""`PartitionOffsets`: where partitions begin and end, asked of the brokers until they tell something that can be true.
+
+librdkafka's Admin client is not to be believed in two cases, both seen: a request that no broker answers in time gives
+an offset below 0 and no error; and one that has missed a change of leaders asks the old one, or with the old epoch,
+for ever.  So whatever goes wrong is tried again with a new client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import confluent_kafka as ck
+from confluent_kafka import admin as ck_admin
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    NotAuthorized,
+    OffsetMgrError,
+    TimedOut,
+    UnknownTopicOrPartition,
+)
+from offsetmgr.kafka.cluster.librdkafka import Admin
+from offsetmgr.manager.log.kafka.topics import id_of
+
+_FIRST_ATTEMPT: Final = 0.5
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.25
+_TIME_OF_A_MARKER: Final = 0.1
+_FINAL: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
+
+# The package does not say the types of these.
+_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
+_COMMITTED: Final[Any] = ck.IsolationLevel.READ_COMMITTED
+
+
+class PartitionOffsets:
+    """Of one topic. For any number of threads."""
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str], topic: str) -> None:
+        self._admin = Admin(bootstrap, ConnectionConfig(kafka=properties))
+        self._topic = topic
+
+    def starts(self, partitions: Sequence[int], timeout: float) -> dict[int, int]:
+        """The first offsets that there are."""
+        return self._ask(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
+
+    def ends(self, partitions: Sequence[int], timeout: float, least: Callable[[int], int]) -> dict[int, int]:
+        """The last stable offsets; one below ``least`` of its partition is of the past, and asked for again."""
+        return self._ask(partitions, _OffsetSpec.latest(), timeout, least)
+
+    def topic_id(self, timeout: float) -> str:
+        """The id that the topic has now; empty where the brokers know of none."""
+        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
+        asked = ck.TopicCollection([self._topic])
+        while True:
+            left = max(min(attempt, deadline - time.monotonic()), 0.05)
+
+            def ask(client: ck_admin.AdminClient, keys: list[str], left: float) -> Mapping[str, Any]:
+                found: Mapping[str, Any] = client.describe_topics(asked, request_timeout=left)
+                return {key: found[key] for key in keys}
+
+            try:
+                found = self._admin.ask_each([self._topic], ask, "topic ", left)[self._topic]
+            except OffsetMgrError as error:
+                found = error
+            if not isinstance(found, OffsetMgrError):
+                return id_of(found)
+            if time.monotonic() + pause >= deadline or isinstance(found, _FINAL):
+                raise found
+            self._admin.close()
+            attempt *= 2
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        """Lets the connections go; the next question makes new ones."""
+        self._admin.close()
+
+    def _ask(
+        self, partitions: Sequence[int], which: Any, timeout: float, least: Callable[[int], int]
+    ) -> dict[int, int]:
+        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
+        offsets: dict[int, int] = {}
+        while missing := [partition for partition in partitions if partition not in offsets]:
+            left = max(min(attempt, deadline - time.monotonic()), 0.05)
+            found, failure = self._try(missing, which, left)
+            past = [partition for partition, offset in found.items() if offset < least(partition)]
+            offsets.update((partition, offset) for partition, offset in found.items() if partition not in past)
+            if past and failure is None:
+                failure = TimedOut(f"end of {self._topic}-{past[0]}", "no broker knows of its newest records yet")
+            if failure is None:
+                continue
+            if time.monotonic() + pause >= deadline or isinstance(failure, _FINAL):
+                raise failure
+            if not past or pause > _TIME_OF_A_MARKER:
+                self._admin.close()
+                attempt *= 2
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        return offsets
+
+    def _try(self, partitions: list[int], which: Any, timeout: float) -> tuple[dict[int, int], OffsetMgrError | None]:
+        """What was told within ``timeout`` seconds, and why the rest was not."""
+
+        def ask(client: ck_admin.AdminClient, keys: list[int], left: float) -> Mapping[int, Any]:
+            asked = {ck.TopicPartition(self._topic, partition): which for partition in keys}
+            answers = client.list_offsets(asked, isolation_level=_COMMITTED, request_timeout=left)
+            return {found.partition: future for found, future in answers.items()}
+
+        try:
+            answers = self._admin.ask_each(partitions, ask, f"{self._topic}-", timeout)
+        except OffsetMgrError as error:
+            return {}, error
+        offsets: dict[int, int] = {}
+        failure: OffsetMgrError | None = None
+        for partition, value in answers.items():
+            if isinstance(value, OffsetMgrError):
+                failure = value
+            elif value.offset < 0:
+                failure = TimedOut(f"offset of {self._topic}-{partition}", "no answer within the time-out")
+            else:
+                offsets[partition] = int(value.offset)
+        return offsets, failure

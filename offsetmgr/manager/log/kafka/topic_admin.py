@@ -1,0 +1,89 @@
+"""The offsets topic on the brokers: made, found, examined again.
+
+What it should be like is decided in `offsetmgr.manager.log.topic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.manager.log.kafka.topics import Topics
+from offsetmgr.manager.log.topic import (
+    BROKERS_OWN,
+    DEFAULT_PARTITIONS,
+    DEFAULT_TOPIC,
+    TRANSACTIONS,
+    FoundTopic,
+    TopicState,
+    UnsuitableTopic,
+    examine,
+    replicas_for,
+    settings_for,
+    weaker,
+)
+
+DEFAULT_TIMEOUT: Final = 30.0
+"""Seconds."""
+
+
+def ensure_topic(
+    bootstrap: str,
+    properties: Mapping[str, str],
+    topic: str = DEFAULT_TOPIC,
+    *,
+    partitions: int = DEFAULT_PARTITIONS,
+    replication_factor: int | None = None,
+    min_insync_replicas: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> TopicState:
+    """Creates the topic, or finds it and examines it; waits until every partition has a leader (``timeout`` seconds).
+
+    ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
+    `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and what the brokers refuse.
+    """
+    if topic in BROKERS_OWN:
+        raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
+
+    with Topics(bootstrap, properties, timeout) as topics:
+
+        def create() -> None:
+            own = topics.own_replication() if replication_factor is None else None
+            replicas = replicas_for(topic, topics.brokers(), own, replication_factor)
+            topics.create(topic, partitions, replicas, settings_for(replicas, min_insync_replicas))
+
+        state = examine(topic, topics.led(topic, create), partitions)
+        try:
+            transactions = topics.find(TRANSACTIONS)
+        except OffsetMgrError:  # we may not be allowed to look, and can do without
+            transactions = None
+        return state if transactions is None else replace(state, warnings=state.warnings + weaker(transactions, state))
+
+
+def check_topic(
+    bootstrap: str, properties: Mapping[str, str], known: TopicState, *, timeout: float = DEFAULT_TIMEOUT
+) -> TopicState:
+    """Examines the topic again, for a manager that counts on what it knows of it.
+
+    Raises `UnsuitableTopic` (which covers a topic that was deleted), `TopicMadeAnew`, `PartitionCountChanged`, and
+    retriable errors where the brokers cannot be asked.
+    """
+    return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
+
+
+def check_successor(
+    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
+) -> TopicState:
+    """Examines a topic that was made anew under a running manager, as its start would have done. Raises what
+    `check_topic` raises, but for `TopicMadeAnew`."""
+    return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
+
+
+def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout: float) -> FoundTopic:
+    with Topics(bootstrap, properties, timeout) as topics:
+        found = topics.find(topic)
+    if found is None:
+        raise UnsuitableTopic(f"topic {topic}", "it was deleted", "stop the managers before anything else is lost")
+    return found

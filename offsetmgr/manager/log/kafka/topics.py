@@ -1,0 +1,147 @@
+"""`Topics`: describing and creating topics, for `offsetmgr.manager.log.topic`, which decides what they should be like.
+
+A topic is looked for in a way that never creates it, whatever ``auto.create.topics.enable`` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import confluent_kafka as ck
+from confluent_kafka import admin as ck_admin
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition
+from offsetmgr.kafka.cluster.librdkafka import Admin, error_of
+from offsetmgr.manager.log.topic import FoundTopic
+
+_PAUSE: Final = 0.1
+_PASSING: Final = frozenset(
+    {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
+)
+"""What a cluster answers whose controller has just died."""
+
+# The package does not say the types of these.
+_ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
+_ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
+_NewTopic: Final[Any] = ck_admin.NewTopic  # type: ignore[attr-defined]
+
+
+def id_of(description: Any) -> str:
+    """The topic's id in what ``describe_topics`` gives; empty where the brokers know of none."""
+    found = description.topic_id
+    known = found is not None and (found.get_most_significant_bits() or found.get_least_significant_bits())
+    return str(found) if known else ""
+
+
+class Topics:
+    """Questions about topics; all of them together end within ``timeout`` seconds, or little more."""
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout: float) -> None:
+        self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout * 1000)))
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+
+    def brokers(self) -> int:
+        """How many brokers there are now."""
+        self._admin.client()
+        return len(self._admin.brokers)
+
+    def own_replication(self) -> int | None:
+        """``offsets.topic.replication.factor`` of a broker; None where it cannot be read (we may not be allowed to)."""
+        self._admin.client()
+        if not self._admin.brokers:
+            return None
+        settings = self._settings(
+            _ConfigResource(_ResourceType.BROKER, str(next(iter(self._admin.brokers)))), self._left() / 2
+        )
+        entry = None if isinstance(settings, OffsetMgrError) else settings.get("offsets.topic.replication.factor")
+        return int(entry.value) if entry is not None and entry.value else None
+
+    def find(self, name: str) -> FoundTopic | None:
+        """The topic with its settings; None where it does not exist. Raises `OffsetMgrError`."""
+        asked = ck.TopicCollection([name])
+        found = self._ask(
+            name, lambda client, left: client.describe_topics(asked, request_timeout=left)[name], self._left()
+        )
+        if isinstance(found, UnknownTopicOrPartition):
+            return None
+        settings = self._settings(_ConfigResource(_ResourceType.TOPIC, name), self._left())
+        if isinstance(found, OffsetMgrError):
+            raise found
+        if isinstance(settings, UnknownTopicOrPartition):
+            return None
+        if isinstance(settings, OffsetMgrError):
+            raise settings
+        return FoundTopic(
+            topic_id=id_of(found),
+            partitions=len(found.partitions),
+            replication_factor=min(len(partition.replicas) for partition in found.partitions),
+            leaderless=frozenset(p.id for p in found.partitions if p.leader is None or p.leader.id < 0),
+            settings={key: entry.value for key, entry in settings.items() if entry.value is not None},
+        )
+
+    def create(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
+        """Creates it, repeatedly where the controller is on the move; that somebody else was quicker is no error.
+        Raises `OffsetMgrError`."""
+        new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
+        while True:
+            created = self._admin.client().create_topics([new], request_timeout=self._left())[name]
+            try:
+                created.result(self._left() + 1)
+            except ck.KafkaException as raised:
+                error = raised.args[0]
+                if error.code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                if error.code() not in _PASSING or time.monotonic() + _PAUSE >= self._deadline:
+                    raise error_of(error, f"creation of topic {name}") from None
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def led(self, name: str, create: Callable[[], None]) -> FoundTopic:
+        """The topic, once every partition has a leader; ``create`` is called where it does not exist (again, where
+        what existed was on its way out). Raises `TimedOut`."""
+        while True:
+            found = self.find(name)
+            if found is None:
+                create()
+                found = self.find(name)
+            if found is not None and not found.leaderless:
+                return found
+            if time.monotonic() + _PAUSE >= self._deadline:
+                missing = (
+                    "it does not appear" if found is None else f"{len(found.leaderless)} partitions have no leader"
+                )
+                raise TimedOut(f"topic {name}", f"{missing} after {self._timeout:g} s", "are enough brokers up?")
+            time.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """Lets the connections go."""
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _settings(self, resource: Any, timeout: float) -> Any:
+        def describe(client: ck_admin.AdminClient, left: float) -> Any:
+            (future,) = client.describe_configs([resource], request_timeout=left).values()
+            return future
+
+        return self._ask(resource.name, describe, timeout)
+
+    def _ask(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
+        """The answer to a question about one topic, or the `OffsetMgrError`; ``call`` gives the future of it."""
+        answers = self._admin.ask_each([name], lambda client, _, left: {name: call(client, left)}, "topic ", timeout)
+        return answers[name]
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.1)

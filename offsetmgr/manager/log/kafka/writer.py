@@ -1,0 +1,270 @@
+"""`KafkaSlotWriter`: appends to the partitions of one slot, each append a transaction.
+
+The transactional id names the slot, never the process: whoever claims calls ``init_transactions`` on the same id, and
+Kafka fences everybody who did so before.
+
+Which failure is which error:
+
+* nothing had asked the coordinator to commit, and an abort was answered: `NotWritten` (or `TooLarge`);
+* nothing had asked the coordinator to commit, but the abort had no answer in time: nothing will ever commit it, yet
+  this producer cannot go on, so it is `OutcomeUnknown` too, the error after which a new writer claims;
+* ``commit_transaction`` was called and has not answered, or with anything but success: `OutcomeUnknown`, except where
+  the error asks for an abort and the abort succeeds, which the coordinator refuses for a transaction that it has
+  begun to commit;
+* the producer is fenced, wherever that shows: `Fenced`.
+
+Threads: ``claim`` and ``append`` block, most of the time without the interpreter's lock, so they belong on a thread of
+the slot's own and never on an event loop.  Any thread may call them, and ``close``, but one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import confluent_kafka as ck
+
+from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError, TimedOut
+from offsetmgr.kafka.cluster.librdkafka import error_of
+from offsetmgr.manager.log.base import Fenced, LogClosed, NotWritten, OutcomeUnknown, TooLarge
+from offsetmgr.manager.log.kafka.known_log_ends import KnownEnds
+from offsetmgr.manager.log.kafka.linger import Pace
+from offsetmgr.manager.log.kafka.settings import SILENT
+from offsetmgr.records.base import Record
+
+_FIRST_CLAIM_SLICE: Final = 0.05
+_CLIENTS_OWN_PAUSE: Final = 0.5
+"""Seconds. While the broker ends the transaction of a predecessor it refuses the claim, and the client repeats it after
+this time, whatever its settings; a new client asks at once."""
+_ABORT_SHARE: Final = 0.3
+"""The part of an append's time-out that is kept for aborting it."""
+_LONGEST_ABORT: Final = 2.0
+
+_FENCED_CODES: Final = frozenset(
+    {ck.KafkaError._FENCED, ck.KafkaError.PRODUCER_FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
+)
+_TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE})
+_PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
+
+NOBODYS_KEY: Final = b"\x7f\xffclaim"
+"""Of a version that no format knows, for tools that read aborted records too."""
+
+_RAISED: Final = (ck.KafkaException, BufferError, SystemError)
+
+
+class KafkaSlotWriter:
+    """See `offsetmgr.manager.log.base.SlotWriter`. Constructing it begins to connect."""
+
+    def __init__(
+        self, topic: str, slot: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownEnds
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._ends = ends
+        self._what = f"slot {slot} of {topic}"
+        self._settings = settings
+        self._connection_error: ck.KafkaError | None = None
+        self._producer: ck.Producer | None = self._connect()
+        self._claimed = False
+        self._pace = Pace()
+        self._ended = 0.0
+        self._used_up: OffsetMgrError | None = None
+
+    def claim(self, timeout: float) -> None:
+        """See `SlotWriter.claim`. Raises `TimedOut`, `Fenced`, `NotWritten` (too few replicas) and what the broker
+        refuses; the writer is of no use then."""
+        self._check_usable()
+        deadline = time.monotonic() + timeout
+        try:
+            self._fence_others(deadline)
+            self._find_ends(deadline)
+        except OffsetMgrError as error:
+            self._give_up(error)
+        self._claimed = True
+
+    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+        """See `SlotWriter.append`."""
+        self._check_usable()
+        if not self._claimed:
+            raise ValueError("append before claim")
+        deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _LONGEST_ABORT))
+        self._pace.confirmed(time.monotonic() - began)
+        self._commit(deadline)
+        self._ended = time.monotonic()
+        if len(offsets) != len(batches):
+            # Written, but the broker recognised a repetition of what it had already and did not say where that is.
+            self._give_up(OutcomeUnknown(self._what, "written, at offsets that the broker did not tell"))
+        self._ends.raise_to(offsets)
+        return offsets
+
+    @property
+    def rested_at(self) -> float:
+        """See `SlotWriter.rested_at`, and `Pace`."""
+        return self._ended + self._pace.rest
+
+    def close(self) -> None:
+        """See `SlotWriter.close`. An unfinished transaction is left to the next claim."""
+        if self._used_up is None:
+            self._used_up = LogClosed(self._what, "the writer was closed")
+        self._producer = None
+
+    @property
+    def _live(self) -> ck.Producer:
+        """The producer, which nothing but ``self._producer`` may hold: a producer that fails goes on asking the broker
+        for what it was told to do until it is destroyed, and a claim of a given up writer must not fence a later one.
+        A local variable would keep it alive for as long as somebody keeps the exception. (`Producer.close` would wait
+        for all records to be delivered.)"""
+        if self._producer is None:
+            raise self._used_up or LogClosed(self._what, "the writer was closed")
+        return self._producer
+
+    def _connect(self) -> ck.Producer:
+        return ck.Producer({**self._settings, "error_cb": self._remember}, logger=SILENT)
+
+    def _remember(self, error: ck.KafkaError) -> None:
+        if not error.fatal():
+            self._connection_error = error
+
+    def _check_usable(self) -> None:
+        if self._used_up is not None:
+            raise self._used_up
+
+    def _fence_others(self, deadline: float) -> None:
+        slice_ = _FIRST_CLAIM_SLICE
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                self._live.init_transactions(min(max(left, 0.001), slice_))
+            except _RAISED as raised:
+                error = _error_in(raised)
+                with contextlib.suppress(*_RAISED):
+                    self._live.poll(0)  # lets it tell why
+                if not error.retriable() or time.monotonic() >= deadline:
+                    raise self._claim_failure(error) from None
+                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and slice_ < _CLIENTS_OWN_PAUSE:
+                    self._producer = self._connect()
+                    slice_ *= 2
+            else:
+                return
+
+    def _find_ends(self, deadline: float) -> None:
+        """Learns an offset in each partition that everything acknowledged so far lies below, from the leader that the
+        replicas in sync follow: by a record that they confirm, in a transaction that is aborted.
+
+        A broker that was frozen and does not know yet that it leads no more would tell an end of the past.
+        """
+        batches = {partition: [(NOBODYS_KEY, None)] for partition in self._partitions}
+        offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
+        try:
+            self._live.abort_transaction(max(deadline - time.monotonic(), 0.001))
+        except _RAISED as raised:
+            raise self._claim_failure(_error_in(raised)) from None
+        self._ends.raise_to(offsets)
+
+    def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
+        """Begins a transaction and has its records confirmed; the last offset of each partition that told it."""
+        reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
+        try:
+            self._live.begin_transaction()
+            self._produce(batches, reports)
+            unsent = self._live.flush(max(deadline - reserve - time.monotonic(), 0.001))
+        except _RAISED as raised:
+            self._abandon(_error_in(raised), deadline)
+        if failed := [error for error, _ in reports.values() if error is not None]:
+            self._abandon(_first_cause(failed), deadline)
+        if unsent:
+            self._abandon(ck.KafkaError(ck.KafkaError._TIMED_OUT), deadline)
+        return {partition: offset for partition, (_, offset) in reports.items() if offset >= 0}
+
+    def _produce(
+        self,
+        batches: Mapping[int, Sequence[Record]],
+        reports: dict[int, tuple[ck.KafkaError | None, int]],
+    ) -> None:
+        def delivered(error: ck.KafkaError | None, message: Any) -> None:
+            offset = message.offset()
+            reports[message.partition()] = error, -1 if offset is None else offset
+
+        topic, produce = self._topic, self._live.produce  # in a loop quicker than produce_batch, which takes dicts
+        try:
+            for partition, records in batches.items():
+                for key, value in records[:-1]:
+                    produce(topic, value, key, partition)
+                key, value = records[-1]
+                produce(topic, value, key, partition, delivered)
+        finally:
+            del produce
+
+    def _commit(self, deadline: float) -> None:
+        try:
+            self._live.commit_transaction(max(deadline - time.monotonic(), 0.001))
+        except _RAISED as raised:
+            error = _error_in(raised)
+            if error.txn_requires_abort():
+                self._abandon(error, deadline)
+            self._give_up(self._lost(error))
+
+    def _abandon(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
+        """Aborts the transaction, and raises what that makes of the append."""
+        if cause.fatal():
+            self._give_up(self._lost(cause))
+        try:
+            self._live.abort_transaction(max(deadline - time.monotonic(), 0.001))
+        except _RAISED as raised:
+            error = _error_in(raised)
+            self._give_up(self._lost(error if _is_fenced(error) else cause))
+        if cause.code() in _TOO_LARGE_CODES:
+            raise TooLarge(self._what, cause.str()) from None
+        raise NotWritten(self._what, _reason(cause)) from None
+
+    def _lost(self, error: ck.KafkaError) -> OffsetMgrError:
+        """What an error means for an append whose end is not known to have been prevented."""
+        if _is_fenced(error):
+            return Fenced(self._what, "another writer has claimed it")
+        return OutcomeUnknown(self._what, _reason(error))
+
+    def _claim_failure(self, error: ck.KafkaError) -> OffsetMgrError:
+        if _is_fenced(error):
+            return Fenced(self._what, "another writer has claimed it")
+        if error.code() == ck.KafkaError._TIMED_OUT:
+            if self._connection_error is not None:
+                return error_of(self._connection_error, self._what)
+            return TimedOut(self._what, "the claim was not answered within the time-out")
+        if error.retriable():
+            hint = "does the topic __transaction_state have the replicas that it needs, and are they up?"
+            return CoordinatorNotAvailable(self._what, _reason(error), hint)
+        return error_of(error, self._what)
+
+    def _give_up(self, error: OffsetMgrError) -> NoReturn:
+        self._used_up = error
+        self._producer = None
+        raise error from None
+
+
+def _error_in(raised: Exception) -> ck.KafkaError:
+    """What librdkafka meant. confluent-kafka raises a fatal error from inside whatever callback is next, which turns
+    it into a SystemError."""
+    source = raised.__cause__ if isinstance(raised, SystemError) else raised
+    if isinstance(source, ck.KafkaException):
+        found: ck.KafkaError = source.args[0]
+        return found
+    if isinstance(raised, BufferError):
+        return ck.KafkaError(ck.KafkaError._QUEUE_FULL)
+    return ck.KafkaError(ck.KafkaError._FATAL, str(raised), fatal=True)
+
+
+def _is_fenced(error: ck.KafkaError) -> bool:
+    return error.code() in _FENCED_CODES
+
+
+def _first_cause(errors: Sequence[ck.KafkaError]) -> ck.KafkaError:
+    """The error that made the others: records that are thrown away because others failed say nothing."""
+    return next((error for error in errors if error.code() not in _PURGED_CODES), errors[0])
+
+
+def _reason(error: ck.KafkaError) -> str:
+    return f"{error.str()} ({error.name()})"

@@ -1,0 +1,317 @@
+"""`MemoryLog`: a `PartitionLog` in memory, for tests and simulations, with the moments of a real log under control.
+
+It behaves as Kafka does where a reader could notice: a transaction's marker takes an offset of its own, an aborted
+append leaves a gap, nothing behind an unfinished append can be read, the cleaner leaves gaps.  What a real log does by
+chance is done here on demand: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
+`delete_before`, `recreate`.
+
+No sleeping and no threads of its own; every method may be called from every thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.manager.log.base import (
+    Fenced,
+    LogClosed,
+    LogRecord,
+    NotWritten,
+    OutcomeUnknown,
+    TooLarge,
+    partitions_of,
+    slot_count,
+)
+from offsetmgr.manager.log.memory_partition import StoredPartition
+from offsetmgr.manager.log.memory_reader import MemoryReader
+from offsetmgr.records.base import Record
+
+_RECORD_OVERHEAD: Final = 22
+"""About what Kafka's format adds to the key and value of a record, in bytes."""
+
+
+class Failure(Enum):
+    """What becomes of an append that is made to fail."""
+
+    NOT_WRITTEN = "aborted, and the writer knows: NotWritten"
+    UNKNOWN_NOT_WRITTEN = "aborted, but the writer does not know: OutcomeUnknown"
+    UNKNOWN_WRITTEN = "it happened, but the writer does not know: OutcomeUnknown"
+    UNKNOWN_OPEN = "unfinished until the next claim, which aborts it: OutcomeUnknown"
+    UNKNOWN_OPEN_WRITTEN = "unfinished until the next claim, which completes it: OutcomeUnknown"
+    FENCED = "somebody else has claimed the slot: Fenced"
+
+
+class MemoryLog:
+    """See the module's docstring.
+
+    ``hold`` true: appends become readable and acknowledged only with `advance_high_watermark`; false: at once.  It may
+    be changed at any time.  ``max_batch_bytes`` bounds what one append may bring for one partition.
+    """
+
+    def __init__(
+        self, partitions: int, *, hold: bool = False, max_batch_bytes: int = 1 << 20, clock: Clock | None = None
+    ) -> None:
+        self.hold = hold
+        self.max_batch_bytes = max_batch_bytes
+        self._clock = clock or SystemClock()
+        self._partitions = [StoredPartition() for _ in range(partitions)]
+        self._slots = [_Slot() for _ in range(slot_count(partitions))]
+        self._read_failures: deque[OffsetMgrError] = deque()
+        self._generation = 1
+        self._changed = threading.Condition(threading.Lock())
+
+    # --- PartitionLog -------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        return len(self._partitions)
+
+    def writer(self, slot: int) -> MemoryWriter:
+        """See `PartitionLog.writer`."""
+        if slot not in range(len(self._slots)):
+            raise ValueError(f"no slot {slot}")
+        return MemoryWriter(self, slot)
+
+    def reader(self) -> MemoryReader:
+        """See `PartitionLog.reader`."""
+        return MemoryReader(self._partitions, self._changed, self._reading)
+
+    def generation(self, timeout: float) -> str:  # noqa: ARG002 - at once
+        """See `PartitionLog.generation`."""
+        with self._changed:
+            return str(self._generation)
+
+    def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
+        """See `PartitionLog.start_offsets`."""
+        with self._reading():
+            return {partition: self._partitions[partition].start for partition in partitions}
+
+    def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
+        """See `PartitionLog.end_offsets`."""
+        with self._reading():
+            return {partition: self._partitions[partition].stable for partition in partitions}
+
+    def close(self) -> None:
+        """Nothing is held open, and the log can be opened again: it is still there."""
+
+    # --- controls -----------------------------------------------------------------------------------
+
+    def advance_high_watermark(self, slot: int | None = None) -> int:
+        """Completes the unfinished append of a slot, or of all slots; gives how many there were."""
+        with self._changed:
+            slots = self._slots if slot is None else [self._slots[slot]]
+            unfinished = [one.unfinished for one in slots if one.unfinished is not None and one.unfinished.waiting]
+            for append in unfinished:
+                self._end(append, written=True)
+            return len(unfinished)
+
+    def fail_next_append(self, slot: int, failure: Failure) -> None:
+        """The slot's next append that is not failed yet will fail so; appends fail in the order of the calls."""
+        with self._changed:
+            self._slots[slot].failures.append(failure)
+
+    def fail_next_claim(self, slot: int, error: OffsetMgrError) -> None:
+        """The slot's next claim raises ``error`` and claims nothing."""
+        with self._changed:
+            self._slots[slot].claim_failures.append(error)
+
+    def fail_next_read(self, error: OffsetMgrError) -> None:
+        """The next question for offsets, `load` or `poll` raises ``error``."""
+        with self._changed:
+            self._read_failures.append(error)
+            self._changed.notify_all()
+
+    def compact(self, partition: int, below: int | None = None) -> None:
+        """One pass of Kafka's cleaner over what is stable (and below an offset, as if the rest were the active
+        segment): the newest record of each key stays, and a tombstone only until the next pass. Offsets stay."""
+        with self._changed:
+            self._partitions[partition].compact(below)
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Moves the log's start, as DeleteRecords does."""
+        with self._changed:
+            found = self._partitions[partition]
+            found.start = max(found.start, min(offset, found.stable))
+            found.records = [record for record in found.records if record.offset >= found.start]
+
+    def recreate(self) -> None:
+        """The topic is deleted and made anew, empty. Writers go on; what was unfinished has an unknown outcome."""
+        with self._changed:
+            self._generation += 1
+            self._partitions[:] = [StoredPartition() for _ in self._partitions]
+            for slot in self._slots:
+                if slot.unfinished is not None:
+                    slot.unfinished.error = OutcomeUnknown("append", "the topic was deleted")
+                    slot.unfinished.ended, slot.unfinished = True, None
+            self._changed.notify_all()
+
+    def records(self, partition: int) -> list[LogRecord]:
+        """All that can be read of a partition."""
+        with self._changed:
+            return list(self._partitions[partition].records)
+
+    def unfinished(self, slot: int) -> bool:
+        """Whether an append of the slot has begun and not ended."""
+        with self._changed:
+            return self._slots[slot].unfinished is not None
+
+    # --- what writers and readers do, under the lock --------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._changed:
+            if self._read_failures:
+                raise self._read_failures.popleft()
+            yield
+
+    def _claim(self, slot: int) -> int:
+        with self._changed:
+            found = self._slots[slot]
+            if found.claim_failures:
+                raise found.claim_failures.popleft()
+            self._fence(found)
+            return found.epoch
+
+    def _fence(self, slot: _Slot) -> None:
+        slot.epoch += 1
+        if slot.unfinished is not None:
+            slot.unfinished.error = Fenced("append", "another writer has claimed the slot")
+            self._end(slot.unfinished, written=slot.unfinished.completed_by_claim)
+
+    def _begin(self, slot: int, epoch: int, batches: Mapping[int, Sequence[Record]]) -> Append:
+        with self._changed:
+            found = self._slots[slot]
+            self._check_batches(slot, batches)
+            failure = found.failures.popleft() if found.failures else None
+            if failure is Failure.FENCED:
+                self._fence(found)
+            if epoch != found.epoch:
+                raise Fenced("append", "another writer has claimed the slot")
+            if found.unfinished is not None:
+                raise ValueError("a writer appends one after the other")
+            now = self._clock.now_ms()
+            offsets = {p: self._partitions[p].begin(p, records, now) for p, records in batches.items()}
+            append = Append(self, slot, offsets)
+            found.unfinished = append
+            self._settle(append, failure)
+            return append
+
+    def _settle(self, append: Append, failure: Failure | None) -> None:
+        """What becomes of an append at once."""
+        if failure is Failure.NOT_WRITTEN:
+            append.error = NotWritten("append", "made to fail")
+        elif failure is not None:
+            append.error = OutcomeUnknown("append", "made to fail")
+        if failure in (Failure.UNKNOWN_OPEN, Failure.UNKNOWN_OPEN_WRITTEN):
+            append.completed_by_claim = failure is Failure.UNKNOWN_OPEN_WRITTEN
+        elif failure is not None or not self.hold:
+            self._end(append, written=failure in (None, Failure.UNKNOWN_WRITTEN))
+
+    def _check_batches(self, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+        allowed = partitions_of(slot, len(self._partitions))
+        for partition, records in batches.items():
+            if partition not in allowed or not records:
+                raise ValueError(f"partition {partition}: not of slot {slot}, or nothing to append")
+            size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
+            if size > self.max_batch_bytes:
+                raise TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
+        if not batches:
+            raise ValueError("nothing to append")
+
+    def _end(self, append: Append, *, written: bool) -> None:
+        for partition in append.offsets:
+            self._partitions[partition].end(written=written)
+        self._slots[append.slot].unfinished = None
+        append.ended = True
+        self._changed.notify_all()
+
+
+class Append:
+    """An append that has begun: what `MemoryWriter.append` waits for, for simulations in one thread."""
+
+    def __init__(self, log: MemoryLog, slot: int, offsets: Mapping[int, int]) -> None:
+        self.slot = slot
+        self.offsets = offsets
+        self.error: OffsetMgrError | None = None
+        self.ended = False
+        self.completed_by_claim = False
+        self._log = log
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it still waits for `MemoryLog.advance_high_watermark`."""
+        return self.error is None and not self.ended
+
+    def result(self) -> Mapping[int, int]:
+        """What `SlotWriter.append` gives or raises; `ValueError` while it waits."""
+        if self.error is not None:
+            raise self.error
+        if not self.ended:
+            raise ValueError("still waits for the high watermark")
+        return self.offsets
+
+    def wait(self, timeout: float) -> None:
+        """Waits until it has ended (seconds), and aborts it otherwise: `NotWritten`."""
+        log = self._log
+        with log._changed:
+            if not log._changed.wait_for(lambda: not self.waiting, timeout):
+                self.error = NotWritten("append", "the replicas did not confirm it within the time-out")
+                log._end(self, written=False)
+
+
+class MemoryWriter:
+    """The `SlotWriter` of a `MemoryLog`."""
+
+    def __init__(self, log: MemoryLog, slot: int) -> None:
+        self._log = log
+        self._slot = slot
+        self._epoch = -1
+        self._used_up: OffsetMgrError | None = None
+
+    def claim(self, timeout: float) -> None:  # noqa: ARG002 - at once
+        """See `SlotWriter.claim`."""
+        if self._epoch != -1 or self._used_up is not None:
+            raise ValueError("a writer claims once")
+        self._epoch = self._log._claim(self._slot)
+
+    def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
+        """Begins an append without waiting for its end. Raises `TooLarge`, `Fenced` and what ended the writer."""
+        if self._used_up is not None:
+            raise self._used_up
+        if self._epoch == -1:
+            raise ValueError("append before claim")
+        return self._log._begin(self._slot, self._epoch, batches)
+
+    def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
+        """See `SlotWriter.append`."""
+        try:
+            append = self.begin(batches)
+            append.wait(timeout)
+            return append.result()
+        except (Fenced, OutcomeUnknown) as error:
+            self._used_up = error
+            raise
+
+    @property
+    def rested_at(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        """See `SlotWriter.close`. An unfinished append stays unfinished, until the next claim."""
+        self._used_up = self._used_up or LogClosed("append", "the writer was closed")
+
+
+@dataclass
+class _Slot:
+    epoch: int = 0
+    unfinished: Append | None = None
+    failures: deque[Failure] = field(default_factory=deque)
+    claim_failures: deque[OffsetMgrError] = field(default_factory=deque)

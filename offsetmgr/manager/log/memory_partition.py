@@ -1,0 +1,60 @@
+"""`StoredPartition`: one partition of a log in memory, with the offsets that Kafka would give. Not for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from offsetmgr.manager.log.base import LogRecord
+from offsetmgr.records.base import Record
+
+
+@dataclass
+class StoredPartition:
+    """Records that can be read, and those of an append that has not ended: at most one, since a partition belongs to
+    one slot and a slot to one writer."""
+
+    start: int = 0
+    next: int = 0
+    records: list[LogRecord] = field(default_factory=list)
+    open: list[LogRecord] = field(default_factory=list)
+    old_tombstones: set[int] = field(default_factory=set)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset."""
+        return self.open[0].offset if self.open else self.next
+
+    def begin(self, partition: int, records: Sequence[Record], now: int) -> int:
+        """Begins an append at a time (ms since 1970); gives the last offset."""
+        for key, value in records:
+            self.open.append(LogRecord(partition, self.next, key, value, now))
+            self.next += 1
+        return self.next - 1
+
+    def end(self, *, written: bool) -> None:
+        """Ends the append."""
+        if written:
+            self.records += self.open
+        self.open = []
+        self.next += 1  # the marker
+
+    def read(self, position: int, most: int) -> list[LogRecord]:
+        """The records from a position on, at most so many."""
+        low, high = 0, len(self.records)
+        while low < high:
+            middle = (low + high) // 2
+            if self.records[middle].offset < position:
+                low = middle + 1
+            else:
+                high = middle
+        return self.records[low : low + most]
+
+    def compact(self, below: int | None) -> None:
+        """See `offsetmgr.manager.log.memory.MemoryLog.compact`."""
+        cleaned = [r for r in self.records if below is None or r.offset < below]
+        rest = self.records[len(cleaned) :]
+        newest = {record.key: record.offset for record in cleaned}
+        kept = [r for r in cleaned if newest[r.key] == r.offset and r.offset not in self.old_tombstones]
+        self.old_tombstones = {record.offset for record in kept if record.value is None}
+        self.records = kept + rest

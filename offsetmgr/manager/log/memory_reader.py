@@ -1,0 +1,102 @@
+"""`MemoryReader`: reads what is stable of a log in memory, and waits for more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+
+from offsetmgr.manager.log.base import LogClosed, LogRecord
+from offsetmgr.manager.log.memory_partition import StoredPartition
+
+
+class MemoryReader:
+    """See `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions; ``reading`` holds it, or raises
+    what a read is to fail with."""
+
+    def __init__(
+        self,
+        partitions: Sequence[StoredPartition],
+        changed: threading.Condition,
+        reading: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._partitions = partitions
+        self._changed = changed
+        self._reading = reading
+        self._positions: dict[int, int] = {}
+        self._closed = False
+
+    def load(
+        self,
+        starts: Mapping[int, int],
+        ends: Mapping[int, int],
+        newest: Mapping[int, MutableMapping[bytes, bytes | None]],
+        *,
+        progress: Callable[[int], None] | None = None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> Mapping[int, int]:
+        """See `LogReader.load`."""
+        reached = dict(starts)
+        for partition, end in ends.items():
+            if stopped is not None and stopped():
+                break
+            with self._reading():
+                self._check_open()
+                found = self._partitions[partition]
+                if found.stable < end:
+                    raise ValueError(f"partition {partition} ends at {found.stable}, before {end}")
+                for record in found.read(starts[partition], end - starts[partition]):
+                    if record.offset >= end:
+                        break
+                    newest[partition][record.key] = record.value
+            reached[partition] = max(end, starts[partition])
+            if progress is not None:
+                progress(reached[partition] - starts[partition])
+        return reached
+
+    def follow(self, starts: Mapping[int, int]) -> None:
+        """See `LogReader.follow`."""
+        with self._changed:
+            self._positions = dict(starts)
+
+    def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
+        """See `LogReader.poll`."""
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._reading():
+                self._check_open()
+                records = self._take(most)
+                left = deadline - time.monotonic()
+                if records or left <= 0:
+                    return records
+                self._changed.wait(left)
+
+    def position(self, partition: int) -> int:
+        """See `LogReader.position`."""
+        with self._changed:
+            return self._positions[partition]
+
+    def close(self) -> None:
+        """Ends a `poll` of another thread at once, with `LogClosed`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _take(self, most: int) -> list[LogRecord]:
+        taken: list[LogRecord] = []
+        for partition, position in list(self._positions.items()):
+            found = self._partitions[partition]
+            records = found.read(position, most - len(taken))
+            taken += records
+            if len(taken) < most:
+                self._positions[partition] = max(position, found.stable)
+            elif records:
+                self._positions[partition] = records[-1].offset + 1
+            if records:  # to the end of the line, so that a busy partition does not starve the others
+                self._positions[partition] = self._positions.pop(partition)
+        return taken
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed("read", "the reader was closed")

@@ -1,0 +1,192 @@
+"""The offsets topic itself: with which settings it is created, and which existing topic is fit to be one.
+
+Decisions only, pure; `offsetmgr.manager.log.kafka.topic_admin` carries them out on the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError
+
+DEFAULT_TOPIC: Final = "__offsetmgr_offsets"
+DEFAULT_PARTITIONS: Final = 50
+SEGMENT_BYTES: Final = 100 * 1024 * 1024
+"""As the broker's own offsets topic has it: small segments are compacted, and so loaded, sooner."""
+
+LARGEST_BATCH: Final = 1_000_000
+"""What a writer puts into one batch, in bytes, where the topic allows that much."""
+LARGEST_RECORD: Final = 64 * 1024
+"""What a single commit of one partition can need, in bytes: the longest group id and topic, metadata of 4,096 bytes."""
+_BATCH_OVERHEAD: Final = 128
+"""What the header of a batch, and the client's estimate of it, may add, in bytes."""
+_REPLICAS: Final = 3
+DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
+_LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
+"""Twice the hour for which a standby may be behind before it reads all again (``ManagerConfig.most_standby_age``)."""
+TRANSACTIONS: Final = "__transaction_state"
+BROKERS_OWN: Final = frozenset({"__consumer_offsets", TRANSACTIONS, "__share_group_state"})
+"""Topics that brokers write themselves: a record of ours in one would harm the cluster."""
+
+
+class UnsuitableTopic(OffsetMgrError):
+    """The topic exists, and offsets cannot be kept in it safely."""
+
+
+class PartitionCountChanged(UnsuitableTopic):
+    """The topic has another number of partitions than this manager counts on: groups would be looked for in the wrong
+    ones."""
+
+
+class TopicMadeAnew(UnsuitableTopic):
+    """The topic was deleted and made anew since it was seen: what had been committed is gone, and what is in memory
+    belongs to the deleted one."""
+
+    def __init__(self, what: str, topic_id: str, was: str) -> None:
+        super().__init__(
+            what,
+            f"it was deleted and made anew (id {topic_id}, was {was}), and what had been committed is gone",
+            "bring back what somebody has a copy of: `offsets import`",
+        )
+        self.topic_id = topic_id
+        """Of the one that there is now."""
+
+
+class TooFewBrokers(OffsetMgrError):
+    """Fewer brokers are up than the topic, once created, has replicas for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic as the brokers describe it. ``topic_id`` is empty where they know of none (before 2.8, KIP-516);
+    ``leaderless``: partitions without a leader now."""
+
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    leaderless: frozenset[int]
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic that is fit. ``warnings`` are for people: what is unusual and may hurt."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    min_insync_replicas: int
+    max_message_bytes: int
+    """What a writer may put into one batch (see `offsetmgr.manager.log.kafka.KafkaLog`)."""
+    warnings: tuple[str, ...] = field(default=())
+
+
+def replicas_for(topic: str, brokers: int, own: int | None, told: int | None = None) -> int:
+    """The replication factor of a new topic, with so many brokers up: what was ``told``, else what the brokers take for
+    their ``own`` offsets topic (``offsets.topic.replication.factor``; None: they do not tell), else 3.
+
+    Never less because a broker happens to be down, since it would stay so; Kafka does not make ``__consumer_offsets``
+    then either. Raises `TooFewBrokers`.
+    """
+    replicas = told if told is not None else own if own is not None and own > 0 else _REPLICAS
+    if brokers < replicas:
+        raise TooFewBrokers(
+            f"creation of topic {topic}",
+            f"it is to have {replicas} replicas, and {brokers} {'broker is' if brokers == 1 else 'brokers are'} up",
+            f"start the brokers, or say --replication-factor {max(brokers, 1)} if there will never be more",
+        )
+    return replicas
+
+
+def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[str, str]:
+    """The settings of a new topic with so many replicas.
+
+    Two of three have to confirm: one may be lost without losing an acknowledged commit, and one may be down without
+    refusing commits.
+    """
+    in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
+    return {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": str(DELETE_RETENTION_MS),
+        "segment.bytes": str(SEGMENT_BYTES),
+        "compression.type": "producer",
+        "min.insync.replicas": str(in_sync),
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None = None) -> TopicState:
+    """Whether offsets can be kept in a topic that was found; ``topic_id`` is the one seen before.
+
+    Raises `UnsuitableTopic`, `TopicMadeAnew`, `PartitionCountChanged`.
+    """
+    what = f"topic {name}"
+    if topic_id is not None and found.topic_id != topic_id:
+        raise TopicMadeAnew(what, found.topic_id, topic_id)
+    policies = {policy.strip() for policy in found.settings.get("cleanup.policy", "delete").split(",")}
+    if policies != {"compact"}:
+        raise UnsuitableTopic(
+            what,
+            f"its cleanup.policy is {','.join(sorted(policies))}: retention would delete committed offsets",
+            "choose another topic; or, if this one holds committed offsets and nothing else, set it with kafka-configs "
+            f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
+        )
+    if found.partitions != partitions:
+        raise PartitionCountChanged(
+            what,
+            f"it has {found.partitions} partitions, and this manager counts on {partitions}",
+            "every manager must be told the topic's own number; it can never be changed while the topic holds offsets",
+        )
+    in_sync = int(found.settings.get("min.insync.replicas", "1"))
+    if in_sync > found.replication_factor:
+        raise UnsuitableTopic(
+            what,
+            f"min.insync.replicas is {in_sync} with {found.replication_factor} replicas: no commit can ever succeed",
+            "lower min.insync.replicas, or add replicas",
+        )
+    largest = int(found.settings.get("max.message.bytes", LARGEST_BATCH + _BATCH_OVERHEAD))
+    return TopicState(
+        name=name,
+        topic_id=found.topic_id,
+        partitions=found.partitions,
+        replication_factor=found.replication_factor,
+        min_insync_replicas=in_sync,
+        max_message_bytes=max(min(LARGEST_BATCH, largest - _BATCH_OVERHEAD), 1_000),
+        warnings=tuple(_warnings(found, in_sync, largest)),
+    )
+
+
+def _warnings(found: FoundTopic, in_sync: int, largest: int) -> list[str]:
+    warnings = []
+    if largest < LARGEST_RECORD:
+        warnings.append(
+            f"max.message.bytes is {largest}: commits with long names or much metadata may need {LARGEST_RECORD} "
+            "and will be refused"
+        )
+    if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _LEAST_DELETE_RETENTION_MS:
+        warnings.append(
+            f"delete.retention.ms is below {_LEAST_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
+            "and offsets that were deleted come back"
+        )
+    if found.settings.get("unclean.leader.election.enable") == "true":
+        warnings.append("unclean.leader.election.enable is true: acknowledged commits can be lost")
+    if found.replication_factor == 1:
+        warnings.append("it has one replica: a broker that is lost takes acknowledged commits with it")
+    elif in_sync == 1:
+        warnings.append("min.insync.replicas is 1: a commit is acknowledged when a single broker has it")
+    return warnings
+
+
+def weaker(transactions: FoundTopic, state: TopicState) -> tuple[str, ...]:
+    """Warnings where the brokers' own topic of transactions keeps less than the offsets topic does: every commit is
+    acknowledged by what is written there too."""
+    in_sync = int(transactions.settings.get("min.insync.replicas", "1"))
+    found = []
+    if transactions.replication_factor < state.replication_factor:
+        found.append(f"{transactions.replication_factor} replicas, and the offsets topic {state.replication_factor}")
+    if in_sync < state.min_insync_replicas:
+        found.append(f"min.insync.replicas {in_sync}, and the offsets topic {state.min_insync_replicas}")
+    return tuple(f"{TRANSACTIONS} has {less}: the weaker of the two decides what commits outlive" for less in found)

@@ -1,0 +1,98 @@
+"""`Expiring`: which of a shard's offsets are due, and the records that let them go. It prepares; it changes nothing.
+
+The rules themselves are in `expiration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from offsetmgr.manager.expiration import ExpiryReport, Terms, activity_is_old, expires_at, record_expires_at
+from offsetmgr.manager.offset_reader import Reading
+from offsetmgr.manager.offset_table import OffsetTable
+from offsetmgr.manager.results import InFlight, Prepared
+from offsetmgr.records.base import GroupValue, Record, RecordFormat
+
+
+class Expiring:
+    """``most`` is how many offsets one call of `expire` deletes at most."""
+
+    def __init__(
+        self, table: OffsetTable, reading: Reading, in_flight: InFlight, format: RecordFormat, terms: Terms, most: int
+    ) -> None:
+        self._table = table
+        self._reading = reading
+        self._in_flight = in_flight
+        self._format = format
+        self._terms = terms
+        self._most = most
+
+    def groups(self) -> Iterator[str]:
+        """See `Shard.expiry_groups`."""
+        yield from self._table.groups()
+        yield from (group for group in self._table.group_records() if not self._table.has_offsets(group))
+
+    def expirable(self, group: str, now_ms: int) -> bool:
+        """See `Shard.expirable`."""
+        if self._in_flight.touches(group):
+            return False
+        if self._table.has_group_record(group) and self.activity_is_old(group, now_ms):
+            return True
+        return bool(self._due(group, now_ms))
+
+    def activity_is_old(self, group: str, now_ms: int) -> bool:
+        """Whether it is time to write that the group has members, if it has."""
+        return activity_is_old(self._table.last_active(group), now_ms, self._terms)
+
+    def expire(
+        self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str]
+    ) -> Prepared[ExpiryReport]:
+        """See `Shard.expire`."""
+        records: list[Record] = []
+        touched: list[str] = []
+        report = ExpiryReport()
+        for group in groups:
+            found, part = self._expire_group(group, now_ms, active, self._most - report.offsets)
+            report = report.plus(part)
+            if found:
+                records += found
+                touched.append(group)
+            if part.cut:
+                break
+        return Prepared(report, records, touched)
+
+    def _expire_group(
+        self, group: str, now_ms: int, active: Callable[[str], bool | None], most: int
+    ) -> tuple[Sequence[Record], ExpiryReport]:
+        if self._in_flight.touches(group):
+            return (), ExpiryReport(groups=1, busy=1)
+        if not self.expirable(group, now_ms):
+            return (), ExpiryReport(groups=1)
+        has_members, last_active = active(group), self._table.last_active(group)
+        if has_members:
+            if not self.activity_is_old(group, now_ms):
+                return (), ExpiryReport(groups=1)
+            return [self._format.encode_group(group, GroupValue(now_ms))], ExpiryReport(groups=1, refreshed=1)
+        recorded = self._table.has_group_record(group)
+        if has_members is None or (recorded and last_active is None):
+            return (), ExpiryReport(groups=1, unknown=1)
+        size = self._table.size(group)
+        if size == 0:
+            over = last_active is not None and record_expires_at(last_active, self._terms) <= now_ms
+            return self._table.tombstones(group, (), with_record=over), ExpiryReport(groups=1)
+        due = self._due(group, now_ms)
+        doomed = due[:most]
+        emptied = len(doomed) == size
+        report = ExpiryReport(1, len(doomed), int(emptied), cut=len(doomed) < len(due))
+        return self._table.tombstones(group, doomed, with_record=emptied and recorded), report
+
+    def _due(self, group: str, now_ms: int) -> list[tuple[str, int]]:
+        """The offsets that may go if the group has no members. Unreadable ones never do: nobody knows their age."""
+        last_active = self._table.last_active(group)
+        due = []
+        for topic, values in self._table.topics(group).items():
+            for partition, raw in values.items():
+                value = self._reading.value(group, topic, partition, raw)
+                if value is not None and expires_at(value, last_active, self._terms) <= now_ms:
+                    due.append((topic, partition))
+        return due

@@ -1,0 +1,93 @@
+"""`Reading`: what a shard's table says, decoded: fetches, dumps, single values. It changes nothing.
+
+A value is decoded when it is asked for.  One that cannot be read is named in the table's problems, and is never taken
+for an offset that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.manager.offset_table import OffsetTable
+from offsetmgr.manager.protocol_values import NONE, UNKNOWN_SERVER_ERROR, FetchRequest, FetchResponse, PartitionOffset
+from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
+
+
+class Reading:
+    """See the module's docstring."""
+
+    def __init__(self, table: OffsetTable, format: RecordFormat) -> None:
+        self._table = table
+        self._format = format
+
+    def fetch(self, request: FetchRequest) -> FetchResponse:
+        """See `Shard.fetch`."""
+        held = self._table.topics(request.group)
+        if request.topics is None:
+            return FetchResponse(
+                NONE,
+                [self._topic(request.group, topic, values, sorted(values)) for topic, values in sorted(held.items())],
+            )
+        return FetchResponse(
+            NONE,
+            [
+                self._topic(request.group, topic, held.get(topic, {}), partitions)
+                for topic, partitions in request.topics
+            ],
+        )
+
+    def _topic(
+        self, group: str, topic: str, values: Mapping[int, bytes], partitions: Sequence[int]
+    ) -> tuple[str, Sequence[PartitionOffset]]:
+        read = self._format.read_offset
+        answers: list[PartitionOffset] = []
+        for partition in partitions:
+            raw = values.get(partition)
+            if raw is None:
+                answers.append((partition, -1, -1, "", NONE))
+                continue
+            try:
+                offset, epoch, metadata = read(raw)
+                answers.append((partition, offset, epoch, metadata, NONE))
+            except (Unreadable, UnknownVersion) as error:
+                self._note(group, topic, partition, error)
+                answers.append((partition, -1, -1, "", UNKNOWN_SERVER_ERROR))
+        return topic, answers
+
+    def survey(self) -> None:
+        """Finds the values of versions that are not known, without decoding all others: of each version (the first two
+        bytes, in every format) one that can be read speaks for all."""
+        known: set[bytes] = set()
+        for group in self._table.groups():
+            for topic, values in self._table.topics(group).items():
+                if known.issuperset({raw[:2] for raw in values.values()}):
+                    continue
+                for partition, raw in values.items():
+                    if raw[:2] not in known and self.value(group, topic, partition, raw) is not None:
+                        known.add(raw[:2])
+
+    def offset(self, group: str, topic: str, partition: int) -> int:
+        """A single committed offset, -1 for none. Raises `Unreadable`, `UnknownVersion`."""
+        raw = self._table.topics(group).get(topic, {}).get(partition)
+        return -1 if raw is None else self._format.read_offset(raw)[0]
+
+    def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
+        """Every readable offset, by group, topic and partition. What changes meanwhile may be seen or not."""
+        for group in sorted(self._table.groups()):
+            for topic, values in sorted(self._table.topics(group).items()):
+                for partition, raw in sorted(values.items()):
+                    value = self.value(group, topic, partition, raw)
+                    if value is not None:
+                        yield OffsetKey(group, topic, partition), value
+
+    def value(self, group: str, topic: str, partition: int, raw: bytes) -> OffsetValue | None:
+        """A decoded value; None if it is unreadable."""
+        try:
+            return self._format.decode_value(raw)
+        except (Unreadable, UnknownVersion) as error:
+            self._note(group, topic, partition, error)
+            return None
+
+    def _note(self, group: str, topic: str, partition: int, error: Exception) -> None:
+        self._table.note(self._table.key(group, topic, partition), f"{group}/{topic}-{partition}", error)

@@ -1,0 +1,93 @@
+"""`ExpiryPasses`: lets offsets expire in the shards that are served, in pieces that let requests run in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.manager.expiration import ExpiryReport, Schedule, batches
+from offsetmgr.manager.results import Prepared
+from offsetmgr.manager.runtime.config import Members
+from offsetmgr.manager.runtime.status import Counters
+from offsetmgr.manager.shard import Shard
+
+_PIECE: Final = 2_000
+"""Offsets looked at in one go: a few milliseconds of the loop."""
+
+
+class Appender(Protocol):
+    """Has what a pass prepared appended; the future gives None where that failed."""
+
+    def __call__(self, shard: Shard, prepared: Prepared[ExpiryReport]) -> asyncio.Future[ExpiryReport | None]: ...
+
+
+class ExpiryPasses:
+    """On the loop. ``served`` gives a partition's shard while it is served; ``patience`` (seconds) bounds a question
+    for members."""
+
+    def __init__(
+        self,
+        partitions: int,
+        interval: float,
+        members: Members | None,
+        patience: float,
+        clock: Clock,
+        served: Callable[[int], Shard | None],
+        append: Appender,
+        counters: Counters,
+    ) -> None:
+        self._schedule = Schedule(partitions, interval)
+        self._members = members
+        self._patience = patience
+        self._clock = clock
+        self._served = served
+        self._append = append
+        self._counters = counters
+
+    def start(self, partition: int) -> None:
+        """The partition is served from now on."""
+        self._schedule.start(partition, time.monotonic())
+
+    def stop(self, partition: int) -> None:
+        self._schedule.stop(partition)
+
+    async def run_due(self) -> None:
+        """The passes that are due now."""
+        for partition in self._schedule.take_due(time.monotonic()):
+            shard = self._served(partition)
+            if shard is not None:
+                await self.run(shard)
+
+    async def run(self, shard: Shard) -> ExpiryReport:
+        """One pass over a shard; ends early where the shard is served no more, or nothing can be appended."""
+        total = ExpiryReport()
+        for groups in batches(shard.expiry_groups(), shard.size, _PIECE):
+            await asyncio.sleep(0)
+            if self._served(shard.partition) is not shard:
+                break
+            found = await self._expire(shard, groups)
+            if found is None:
+                break
+            total = total.plus(found)
+        self._counters.expired += total.offsets
+        return total
+
+    async def _expire(self, shard: Shard, groups: Sequence[str]) -> ExpiryReport | None:
+        now = self._clock.now_ms()
+        expirable = [group for group in groups if shard.expirable(group, now)]
+        if not expirable:
+            return ExpiryReport(groups=len(groups))
+        members: Mapping[str, bool] = dict.fromkeys(expirable, False)
+        if self._members is not None:
+            try:
+                # Not `wait_for`: cancelled as the answer comes it goes on (Python 3.11), and so would the house.
+                async with asyncio.timeout(self._patience):
+                    members = await self._members(expirable)
+            except TimeoutError:
+                members = {}  # nobody knows of any, so nothing of them expires
+            if self._served(shard.partition) is not shard:
+                return None
+        return await self._append(shard, shard.expire(now, members.get, expirable))

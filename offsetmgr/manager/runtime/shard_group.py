@@ -1,0 +1,400 @@
+"""`Slot`: one slot as the event loop sees it, owned or not: its shards, what is in flight, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from offsetmgr.core.errors import ServerError, TimedOut
+from offsetmgr.manager.lease import boottime
+from offsetmgr.manager.lifecycle import Lifecycle, State
+from offsetmgr.manager.log.base import CorruptRecords, PartitionLog
+from offsetmgr.manager.ownership_protocol import Ownership
+from offsetmgr.manager.protocol_values import COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
+from offsetmgr.manager.results import Prepared
+from offsetmgr.manager.runtime.backpressure import Pressure
+from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.runtime.loop_proxy import Bridge
+from offsetmgr.manager.runtime.shard_writer import SlotThread
+from offsetmgr.manager.runtime.status import Counters
+from offsetmgr.manager.runtime.write_batch import Batch, Entry, Outcome
+from offsetmgr.manager.shard import Shard
+
+_logger: Final = logging.getLogger(__name__)
+_NAMED: Final = 5
+"""So many records that cannot be read are named in the log."""
+_CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart the managers"
+
+
+class Slot:
+    """All methods run on the loop.
+
+    ``freed`` is called when the slot is not ours any more and its shards may be followed as standbys; ``changed`` with
+    every change of what is served.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        partitions: Sequence[int],
+        log: PartitionLog,
+        ownership: Ownership,
+        config: ManagerConfig,
+        bridge: Bridge,
+        counters: Counters,
+        pressure: Pressure,
+        new_shard: Callable[[int], Shard],
+        loading: threading.Semaphore,
+        *,
+        changed: Callable[[Slot], None],
+        freed: Callable[[Slot], None],
+    ) -> None:
+        self.number = number
+        self.partitions = partitions
+        self.shards: dict[int, Shard] = {partition: new_shard(partition) for partition in partitions}
+        """Where they stand as far as this thread knows; while a slot is loaded its shards belong to that thread."""
+        self.generation = ""
+        """Of the log that its shards were filled from (`PartitionLog.generation`)."""
+        self.life = Lifecycle(State.CLOSED)
+        self.since = time.time()
+        self.last_error = ""
+        self.lives = 0
+        """How often it was taken."""
+        self.wanted = False
+        """Whether ownership has given it to us, and not taken it back."""
+        self.recovering = False
+        """Whether what became of an append is being found out; fetches are answered meanwhile (see `writing`)."""
+        self.current_at = -float("inf")
+        """When its shards were known to hold all that was in the log; seconds of `lease.boottime`."""
+        self._log = log
+        self._ownership = ownership
+        self._config = config
+        self._bridge = bridge
+        self._loop = asyncio.get_running_loop()
+        self._counters = counters
+        self._pressure = pressure
+        self._new_shard = new_shard
+        self._loading = loading
+        self._changed = changed
+        self._freed = freed
+        self._thread: SlotThread | None = None
+        self._spoilt = False
+        self._ended: asyncio.Event = asyncio.Event()
+        self._open: Batch | None = None
+        self._outstanding: deque[Batch] = deque()
+        self._doubtful: list[Entry] = []
+        self._overdue: asyncio.TimerHandle | None = None
+        self._waiting: list[tuple[Batch | None, asyncio.Future[None]]] = []
+
+    # --- owning ------------------------------------------------------------------------------------
+
+    @property
+    def owned(self) -> bool:
+        """Whether a thread claims, loads or serves it."""
+        return self._thread is not None
+
+    @property
+    def refusal(self) -> int:
+        """The error for requests; 0 while it serves."""
+        if self._thread is None and self.wanted:
+            return Lifecycle().refusal
+        return self.life.refusal
+
+    @property
+    def loading(self) -> bool:
+        """Whether its shards are in the hands of the thread that loads them."""
+        return self._thread is not None and self._thread.loading
+
+    @property
+    def load_progress(self) -> tuple[int, int]:
+        """Offsets read and to be read by the load that is under way, or by the last one."""
+        load = None if self._thread is None else self._thread.load
+        return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
+
+    def start(self) -> None:
+        """Claims it and serves it, in a new life. Not while the thread of the last one lives."""
+        assert self._thread is None
+        if self.too_old(boottime()):
+            self.forget()
+        self._settle_doubts()
+        self.life, self.last_error = Lifecycle(), ""
+        self._enter(State.LOADING)
+        self._ended.clear()
+        self.lives += 1
+        self._thread = SlotThread(
+            self.number, self._log, self._ownership, self._config, self._bridge, self, self.shards,
+            self.generation, self._new_shard, self._loading,
+        )  # fmt: skip
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serves no more; what is in flight will still end."""
+        if self._thread is not None and not self._thread.stopping:
+            self._seal()
+            self._enter(State.CLOSED, "given up")
+            self._thread.stop()
+
+    async def stopped(self) -> None:
+        """Done once its thread has ended, and nothing of ours will be appended any more."""
+        if self._thread is not None:
+            await self._ended.wait()
+
+    def too_old(self, now: float) -> bool:
+        """Whether the shards were behind the log for so long that they may have missed deletions."""
+        return now - self.current_at > self._config.most_standby_age
+
+    def forget(self) -> None:
+        """Begins anew, with empty shards."""
+        self.shards = {partition: self._new_shard(partition) for partition in self.partitions}
+        self.generation = ""
+
+    def _settle_doubts(self) -> None:
+        """What was in doubt is in the shards if it is in the log. (Or will be before they are served, at the start of a
+        new life.)"""
+        for entry in self._doubtful:
+            entry.shard.discarded(entry.prepared)
+        self._doubtful.clear()
+
+    def _enter(self, state: State, why: str = "") -> None:
+        self.life = self.life.to(state, why)
+        self.since = time.time()
+        self._changed(self)
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def append(self, shard: Shard, prepared: Prepared[Any], refuse: Callable[[int], Any]) -> asyncio.Future[Any]:
+        """Has it appended; the future gives its response once it is acknowledged, or what ``refuse`` makes of an error
+        code. Only while the slot serves."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        batch = self._open
+        if batch is None:
+            batch = self._open = Batch(time.monotonic() + self._config.commit_timeout)
+            self._loop.call_soon(self._seal)
+        before = batch.count
+        batch.add(shard, prepared, answer, refuse)
+        self._pressure.add(batch.count - before)
+        if batch.count >= self._config.transaction_records or batch.bytes >= self._config.transaction_bytes:
+            self._seal()
+        return answer
+
+    def settled(self) -> asyncio.Future[None]:
+        """Done once all that is in flight now has ended, so that nothing of it can take effect any more: not when its
+        time is up, and not while its outcome is being found out. Gives `TimedOut` where that takes too long."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        newest = self._open or (self._outstanding[-1] if self._outstanding else None)
+        if newest is None and not self.recovering:
+            done.set_result(None)
+        else:
+            self._waiting.append((newest, done))
+            bound = self._loop.call_later(self._config.claim_timeout + self._config.commit_timeout, _give_up, done)
+            done.add_done_callback(lambda _: bound.cancel())
+        return done
+
+    def _seal(self) -> None:
+        """All that this turn of the loop brought goes to the thread."""
+        batch, self._open = self._open, None
+        if batch is None or self._thread is None:
+            return
+        self._outstanding.append(batch)
+        if self._overdue is None:
+            self._overdue = self._loop.call_later(self._config.commit_timeout, self._answer_overdue)
+        self._thread.put(batch)
+
+    def _answer_overdue(self) -> None:
+        """Their time is up, whatever becomes of them; if they are acknowledged later, memory will follow the log."""
+        self._overdue = None
+        now = time.monotonic()
+        for batch in self._outstanding:
+            if batch.deadline > now:
+                self._overdue = self._loop.call_later(batch.deadline - now, self._answer_overdue)
+                break
+            self._counters.timeouts += _refuse(batch.entries, COORDINATOR_NOT_AVAILABLE)
+
+    def _release_waiting(self) -> None:
+        """Those who wait for nothing any more."""
+        still = []
+        for newest, done in self._waiting:
+            if done.done():
+                continue
+            if newest is not None or self.recovering:
+                still.append((newest, done))
+            else:
+                done.set_result(None)
+        self._waiting = still
+
+    # --- what the thread tells ---------------------------------------------------------------------
+
+    def on_trying(self) -> None:
+        if self.life.state is State.FAILED:
+            self._enter(State.LOADING)
+
+    def on_stumbled(self, error: Exception) -> None:
+        """See `Listener.on_stumbled`."""
+        self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
+        self._counters.failures += 1
+        what = "a slot is not served: its log is damaged" if damaged else "a slot cannot be taken or read"
+        tell = _logger.error if damaged else _logger.warning
+        tell(what, extra={"slot": self.number, "why": self.last_error})
+        if self.life.state is State.LOADING:
+            self._enter(State.FAILED, self.last_error)
+        elif damaged and self.life.state is State.ACTIVE:  # after an unknown outcome: memory may not be what the log is
+            self._spoilt = True
+            self.stop()
+
+    def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
+        """See `Listener.on_loaded`."""
+        self.shards = dict(shards)
+        self.generation = generation
+        self.current_at = as_of
+        if self.life.state is not State.CLOSED:
+            self.last_error = ""
+            self._counters.loads += 1
+            self._counters.load_seconds += time.time() - self.since
+            self._enter(State.ACTIVE)
+            for shard in self.shards.values():
+                _tell_unread(shard)
+
+    def on_made_anew(self) -> None:
+        """See `Listener.on_made_anew`."""
+        _logger.warning("the offsets topic was made anew: the slot is read anew", extra={"slot": self.number})
+        self._spoilt = True
+        self.stop()
+
+    def note_generation(self, generation: str) -> None:
+        """The log is this one now (`PartitionLog.generation`): what was filled from another is served no more."""
+        if self.life.state is State.ACTIVE and generation not in ("", self.generation):
+            self.on_made_anew()
+
+    def note_current(self) -> None:
+        """An owner with a good lease holds all that is in the log: asked now and then, so that after a suspension it is
+        known since when that need not be so."""
+        now = boottime()
+        if self.life.state is State.ACTIVE and self._ownership.valid():
+            self.current_at = now
+
+    def on_tail(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
+        """See `Listener.on_tail`."""
+        self.shards[partition].replay_newest(part, position)
+
+    def on_recovered(self) -> None:
+        """See `Listener.on_recovered`."""
+        self._settle_doubts()
+        self.recovering = False
+        self._release_waiting()
+        self.last_error = ""
+
+    def on_ended(self, outcomes: Sequence[Outcome], batches: int, seconds: float) -> None:
+        """See `Listener.on_ended`."""
+        counters = self._counters
+        counters.transactions += 1
+        counters.transaction_seconds += seconds
+        if any(outcome.error is None for outcome in outcomes):
+            self.last_error = ""
+        try:
+            for outcome in outcomes:
+                if outcome.error is None:
+                    _acknowledge(outcome)
+                else:
+                    self._failed(outcome)
+        except Exception:
+            _logger.exception("memory does not follow the log: the slot is read anew", extra={"slot": self.number})
+            self._spoilt = True
+            for outcome in outcomes:
+                _refuse(outcome.entries, COORDINATOR_NOT_AVAILABLE)
+            self.stop()
+        for _ in range(batches):
+            self._end(self._outstanding.popleft())
+
+    def on_finished(self, fenced: str) -> None:
+        """See `Listener.on_finished`."""
+        self._seal()
+        self._thread = None
+        self.recovering = False
+        for batch in self._outstanding:
+            for entry in batch.entries:
+                entry.shard.discarded(entry.prepared)
+            _refuse(batch.entries, NOT_COORDINATOR)
+            self._end(batch)
+        self._outstanding.clear()
+        self._release_waiting()
+        if fenced:
+            self.wanted = False
+            self.last_error = fenced
+            self._counters.fenced += 1
+            _logger.warning("a slot was claimed by somebody else", extra={"slot": self.number, "why": fenced})
+        if self.life.state is not State.CLOSED:
+            self._enter(State.CLOSED, fenced)
+        self._ended.set()
+        if self._spoilt:
+            self._spoilt = False
+            self.forget()
+        if fenced:
+            self._ownership.lost(self.number, fenced)
+        self._freed(self)
+
+    def _failed(self, outcome: Outcome) -> None:
+        assert outcome.error is not None
+        code = outcome.error.code or COORDINATOR_NOT_AVAILABLE
+        self._counters.refusals[code] += _refuse(outcome.entries, code)
+        self.last_error = str(outcome.error)
+        if outcome.certain:
+            for entry in outcome.entries:
+                entry.shard.discarded(entry.prepared)
+        else:
+            self.recovering = True
+            self._counters.unknown_outcomes += 1
+            self._doubtful += outcome.entries
+            _logger.warning("the outcome of commits is unknown", extra={"slot": self.number, "why": self.last_error})
+
+    def _end(self, batch: Batch) -> None:
+        self._pressure.remove(batch.count)
+        if self._waiting:
+            self._waiting = [(None if newest is batch else newest, done) for newest, done in self._waiting]
+            self._release_waiting()
+
+
+def _acknowledge(outcome: Outcome) -> None:
+    firsts = outcome.firsts
+    for shard, prepared, answer, _, at in outcome.entries:
+        first = firsts[shard.partition] + at
+        if first < shard.position:  # it would be passed over as known already, and never be seen by a fetch
+            raise ServerError(f"partition {shard.partition}", f"written at {first}, read up to {shard.position}", _CUT)
+        shard.acknowledged(prepared, first)
+        if not answer.done():
+            answer.set_result(prepared.response)
+
+
+def _tell_unread(shard: Shard) -> None:
+    """What was not understood in a load: nobody who asks for those offsets could tell them from absent ones, where it
+    is the key."""
+    versions = shard.unknown_versions
+    if not versions and not shard.unreadable:
+        return
+    _logger.warning(
+        "a shard has records that this version cannot read",
+        extra={
+            "shard": shard.partition,
+            "keys_of_unknown_versions": {f"0x{version & 0xFFFF:04x}": n for version, n in sorted(versions.items())},
+            "unreadable": shard.unreadable,
+            "first": list(shard.problems[:_NAMED]),
+            "meaning": "groups may look as if they had committed nothing; start no manager older than the newest",
+        },
+    )
+
+
+def _give_up(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_exception(TimedOut("commits in flight", "it is not known yet what becomes of them"))
+
+
+def _refuse(entries: Sequence[Entry], code: int) -> int:
+    """Answers those that were not answered yet; how many there were."""
+    waiting = [entry for entry in entries if not entry.answer.done()]
+    for entry in waiting:
+        entry.answer.set_result(entry.refuse(code))
+    return len(waiting)

@@ -1,0 +1,289 @@
+"""`Standby`: one thread that follows the log of all slots that this process does not own.
+
+The loop decides what is followed (`Plan`); the thread reads, hands what it read to the loop, and waits for the next
+plan, so a loop that lags slows the thread down and nothing piles up.  A slot that has much to catch up with is
+loaded first (`loader`), one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from offsetmgr.manager.lease import boottime
+from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord, PartitionLog
+from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.runtime.loop_proxy import Bridge, LoopEnded
+from offsetmgr.manager.runtime.process_tuning import after_load
+from offsetmgr.manager.runtime.shard_group import Slot
+from offsetmgr.manager.runtime.shard_writer import HOPELESS, check_same_log, in_turn, may_pass
+from offsetmgr.manager.runtime.status import Counters
+from offsetmgr.manager.shard import Shard
+from offsetmgr.manager.shard_loader import Load, ahead_of
+from offsetmgr.records.base import OtherFormat
+
+_logger: Final = logging.getLogger(__name__)
+_PAUSE: Final = 1.0
+
+
+class Plan(NamedTuple):
+    """What the thread is to do next."""
+
+    load: Slot | None
+    """Bring this one up to the log's end; its shards are the thread's until it says that it has."""
+    follow: Mapping[int, tuple[int, int]]
+    """Else: read these partitions on. Their turn (a partition that was left and came back has another one), and from
+    where."""
+
+
+class Standby:
+    """Methods run on the loop, unless they say otherwise. No load is begun while ``busy``: owned slots come first."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        config: ManagerConfig,
+        bridge: Bridge,
+        counters: Counters,
+        new_shard: Callable[[int], Shard],
+        loading: threading.Semaphore,
+        busy: Callable[[], bool],
+    ) -> None:
+        self.ends: dict[int, tuple[int, float]] = {}
+        """Where the partitions ended when last looked, and when that was (`lease.boottime`)."""
+        self.load: Load | None = None
+        self.loading: Slot | None = None
+        self.last_error = ""
+        self._log = log
+        self._config = config
+        self._bridge = bridge
+        self._counters = counters
+        self._new_shard = new_shard
+        self._turns = loading
+        self._busy = busy
+        self._turn = 0
+        self._pause = _PAUSE
+        self._waiting: dict[int, Slot] = {}
+        self._unreadable: set[int] = set()
+        """Slots that are left alone, see `_leave_alone`."""
+        self._following: dict[int, tuple[int, Slot]] = {}
+        self._let_go: Callable[[], None] | None = None
+        self._stopping = threading.Event()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="offsetmgr-standby", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Follows nothing any more; done once the thread has ended."""
+        self._stopping.set()
+        self._waiting.clear()
+        self._following.clear()
+        if self._thread.is_alive():
+            await self._ended.wait()
+
+    def add(self, slot: Slot) -> None:
+        """The slot's shards are to be kept up with the log from now on."""
+        self._unreadable.discard(slot.number)
+        if not self._stopping.is_set():
+            self._waiting[slot.number] = slot
+
+    def release(self, slot: Slot, then: Callable[[], None]) -> None:
+        """Keeps its hands off the slot's shards, and calls ``then`` once it does: at once, unless it is loading them.
+        (The load goes on: whoever takes the slot would have to begin with the same one.)"""
+        self._waiting.pop(slot.number, None)
+        for partition in slot.partitions:
+            self._following.pop(partition, None)
+        if self.loading is slot:
+            self._let_go = then
+        else:
+            then()
+
+    def follows(self, slot: Slot) -> bool:
+        """Whether its shards are kept up with the log, after having been brought to its end once."""
+        return slot.partitions[0] in self._following
+
+    @property
+    def load_progress(self) -> tuple[int, int]:
+        """Offsets read and to be read by the load that is under way."""
+        return (0, 0) if self.load is None else (self.load.offsets_read, self.load.offsets_to_read)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether every slot that is a standby here has been brought to the log's end once."""
+        return not self._waiting and self.loading is None
+
+    # --- what the thread asks and tells ------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        now = boottime()
+        for _, slot in list(self._following.values()):
+            if slot.too_old(now):
+                self.release(slot, lambda: None)
+                self.add(slot)
+        if self._waiting and not self._busy() and not self._stopping.is_set():
+            slot = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
+            if slot.too_old(now):
+                slot.forget()
+            self.loading, self.load = slot, None
+            return Plan(slot, {})
+        follow = {p: (turn, slot.shards[p].position) for p, (turn, slot) in self._following.items()}
+        return Plan(None, follow)
+
+    def _loaded(self, slot: Slot, shards: Mapping[int, Shard], generation: str, as_of: float | None) -> Plan:
+        """``as_of`` None: it could not be done."""
+        slot.shards, slot.generation = dict(shards), generation
+        self.loading = None
+        if as_of is not None:
+            slot.current_at = as_of
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()
+        elif as_of is None and slot.number not in self._unreadable:
+            self.add(slot)
+        elif as_of is not None and not self._stopping.is_set():
+            self._turn += 1
+            self._following |= dict.fromkeys(slot.partitions, (self._turn, slot))
+        return self._plan()
+
+    def _replay(self, records: Sequence[LogRecord]) -> Plan:
+        """Applies what was read, but for what is not followed any more. (And came back meanwhile it cannot have: only
+        this thread's `_loaded` brings it back.)"""
+        shards = {partition: slot.shards[partition] for partition, (_, slot) in self._following.items()}
+        for partition, offset, key, value, _ in records:
+            shard = shards.get(partition)
+            if shard is not None:
+                try:
+                    shard.replay(offset, key, value)
+                except OtherFormat as error:
+                    self._leave_alone(self._following[partition][1], error)
+                    shards.pop(partition)
+        self._counters.standby_records += len(records)
+        return self._plan()
+
+    def _leave_damaged(self, error: CorruptRecords) -> None:
+        if error.partition in self._following:
+            self._leave_alone(self._following[error.partition][1], error)
+
+    def _leave_alone(self, slot: Slot, error: OtherFormat | CorruptRecords) -> None:
+        """Nobody here can read what stands there: its slot is not followed any more (whoever takes it is told so
+        again), the others are."""
+        slot.last_error = str(error)
+        owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
+        self.release(slot, owner or (lambda: None))
+        self._unreadable.add(slot.number)
+        _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
+
+    def _note_generation(self, generation: str) -> None:
+        """What was filled from another log is loaded anew."""
+        for slot in {slot.number: slot for _, slot in self._following.values()}.values():
+            if generation not in ("", slot.generation):
+                self.release(slot, lambda: None)
+                self.add(slot)
+
+    def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
+        """The ends of now, and how far has been read: whoever has read up to the ends of before was current then. All
+        that was read has been replayed, so behind the last record there was nothing but markers and gaps."""
+        for partition, (_, slot) in self._following.items():
+            if partition in reached:
+                slot.shards[partition].replay_newest({}, reached[partition])
+        for slot in {slot.number: slot for _, slot in self._following.values()}.values():
+            before = [self.ends[partition] for partition in slot.partitions if partition in self.ends]
+            there = [reached.get(partition, -1) for partition in slot.partitions]
+            if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
+                slot.current_at = max(slot.current_at, min(as_of for _, as_of in before))
+        self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
+        self.last_error = ""
+
+    def _stumbled(self, error: Exception) -> None:
+        self.last_error = f"{type(error).__name__}: {error}"
+        self._counters.standby_failures += 1
+        _logger.warning("standbys cannot follow the log", extra={"why": self.last_error})
+
+    # --- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow()
+            except LoopEnded:
+                return
+            except CorruptRecords as error:
+                self._bridge.post(self._leave_damaged, error)
+            except Exception as error:  # whatever it is, it is shown, and standbys must not be left behind
+                self._pause_after(error)
+        self._bridge.post(self._ended.set)
+
+    def _follow(self) -> None:
+        reader = self._log.reader()
+        try:
+            self._read_with(reader)
+        finally:
+            reader.close()
+
+    def _read_with(self, reader: LogReader) -> None:
+        turns: dict[int, int] = {}
+        looked = -float("inf")
+        plan = self._bridge.run(self._plan)
+        while not self._stopping.is_set():
+            if plan.load is not None:
+                plan = self._load(plan.load)
+                continue
+            wanted = {partition: turn for partition, (turn, _) in plan.follow.items()}
+            if wanted != turns:
+                reader.follow(_starts(reader, turns, plan.follow))
+                turns = wanted
+            if turns and time.monotonic() - looked > self._config.lag_interval:
+                asked_at, looked = boottime(), time.monotonic()
+                self._bridge.run(self._note_generation, self._log.generation(self._config.claim_timeout))
+                ends = self._log.end_offsets(sorted(turns), self._config.claim_timeout)
+                self._bridge.run(self._note_ends, ends, {p: reader.position(p) for p in turns}, asked_at)
+            plan = self._bridge.run(self._replay, self._poll(reader, turns))
+
+    def _poll(self, reader: LogReader, turns: Mapping[int, int]) -> Sequence[LogRecord]:
+        if turns:
+            return reader.poll(self._config.standby_records, self._config.standby_poll)
+        self._stopping.wait(self._config.standby_poll)
+        return ()
+
+    def _pause_after(self, error: Exception) -> None:
+        """One second, and more and more after errors that come again and again and will hardly pass."""
+        self._bridge.post(self._stumbled, error)
+        self._pause = _PAUSE if may_pass(error) else min(self._pause * 2, HOPELESS)
+        self._stopping.wait(self._pause)
+
+    def _load(self, slot: Slot) -> Plan:
+        shards, generation, as_of = dict(slot.shards), slot.generation, boottime()
+        done = False
+        try:
+            found = self._log.generation(self._config.claim_timeout)
+            if found not in ("", generation):
+                shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
+            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout)
+            for partition in ahead_of(shards.values(), ends):
+                shards[partition] = self._new_shard(partition)
+            load = self.load = Load(self._log, shards, self._stopping.is_set)
+            load.plan(ends, self._config.claim_timeout)
+            read = in_turn(load, self._turns, self._stopping)
+            check_same_log(self._log, generation, self._config.claim_timeout)
+            done = read
+            if self._config.own_process:
+                after_load()
+        except (OtherFormat, CorruptRecords) as error:
+            self._bridge.post(self._leave_alone, slot, error)
+        except Exception as error:
+            self._pause_after(error)
+        return self._bridge.run(self._loaded, slot, shards, generation, as_of if done else None)
+
+
+def _starts(reader: LogReader, turns: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """From where to read: on from where the reader is, for what it follows already."""
+    return {
+        partition: reader.position(partition) if turns.get(partition) == turn else position
+        for partition, (turn, position) in follow.items()
+    }

@@ -1,0 +1,76 @@
+"""What is told of the shards: one `ShardStatus` each, and the totals of them for the metrics endpoint. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from offsetmgr.manager.lifecycle import State
+from offsetmgr.manager.runtime.shard_group import Slot
+from offsetmgr.manager.runtime.standby import Standby
+from offsetmgr.manager.runtime.status import Role, ShardStatus
+
+
+class _Standing(NamedTuple):
+    """What is the same for all shards of a slot."""
+
+    role: Role
+    state: str
+    load_read: int
+    load_total: int
+    last_error: str
+
+
+def shard_status(slot: Slot, partition: int, standby: Standby | None) -> ShardStatus:
+    """A shard as it is now. (Of one that is being loaded by a thread, only single numbers are looked at.)"""
+    shard = slot.shards[partition]
+    standing = _standing(slot, standby)
+    serves = slot.life.state is State.ACTIVE
+    known = None if standby is None else standby.ends.get(partition)
+    end = shard.position if serves else None if known is None else known[0]
+    return ShardStatus(
+        partition=partition,
+        slot=slot.number,
+        role=standing.role,
+        state=standing.state,
+        since=slot.since,
+        position=shard.position,
+        end_offset=end,
+        lag=None if end is None else max(0, end - shard.position),
+        offsets=shard.offset_count,
+        groups=shard.group_count,
+        load_read=standing.load_read,
+        load_total=standing.load_total,
+        recovering=slot.recovering,
+        unreadable=shard.unreadable,
+        unknown_keys=shard.unknown_keys,
+        last_error=standing.last_error,
+    )
+
+
+def _standing(slot: Slot, standby: Standby | None) -> _Standing:
+    if slot.owned or slot.wanted:
+        return _Standing(Role.OWNER, slot.life.state.value, *slot.load_progress, slot.last_error)
+    if standby is None:
+        return _Standing(Role.NONE, slot.life.state.value, 0, 0, slot.last_error)
+    if standby.loading is slot:
+        return _Standing(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
+    if standby.follows(slot):
+        return _Standing(Role.STANDBY, "following", 0, 0, standby.last_error)
+    return _Standing(Role.STANDBY, "waiting", 0, 0, slot.last_error or standby.last_error)
+
+
+def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
+    """Figures by name, as `server.metrics` takes them."""
+    figures: dict[str, float] = {
+        "cache_entries": sum(status.offsets for status in statuses),
+        "cache_groups": sum(status.groups for status in statuses),
+        "unreadable_records": sum(s.unreadable + s.unknown_keys for s in statuses if s.role is Role.OWNER),
+        "standby_lag": sum(status.lag or 0 for status in statuses if status.role is Role.STANDBY),
+    }
+    for role in Role:
+        states = [status.state for status in statuses if status.role is role]
+        figures |= {
+            f'shards{{role="{role.value}",state="{state}"}}': states.count(state) for state in sorted(set(states))
+        }
+    return figures

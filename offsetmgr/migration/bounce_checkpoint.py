@@ -1,0 +1,176 @@
+"""Where a rolling bounce stands, on disk, so that whoever is killed resumes.
+
+Ordering contract: a step's status is written and fsynced *before* its command runs (``running``) and after it ended,
+and what a copy will overwrite is written before the copy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
+from offsetmgr.migration import group_snapshot
+from offsetmgr.migration.group_snapshot import Observation
+
+FORMAT = "offsetmgr-bounce"
+VERSION = 1
+
+
+class StepStatus(Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    """The command was about to be run, or runs, or we were killed while it did."""
+    COMMAND_FAILED = "command-failed"
+    RETURNED = "returned"
+    """The command ended with exit code 0; the gate has not been passed yet."""
+    PASSED = "passed"
+    GONE = "gone"
+    """The member had left before its turn; nothing was run for it."""
+
+
+@dataclass(slots=True)
+class Step:
+    """The restart of one member. ``czxid`` is its registration when the bounce began; ``before`` are the registrations
+    (id to czxid) that were there when its command was run: whoever is not among them is its successor."""
+
+    member: str
+    host: str | None
+    czxid: int
+    status: StepStatus = StepStatus.PENDING
+    before: dict[str, int] = field(default_factory=dict)
+    successors: list[str] = field(default_factory=list)
+    command: str = ""
+    exit_code: int | None = None
+    pid: int | None = None
+    """The command's process while it runs, so that a resumed bounce waits for it."""
+    started_ms: int | None = None
+    passed_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Copy:
+    """One offset that was copied from Kafka to ZooKeeper: ``before`` None where ZooKeeper had none.
+
+    ``outcome``: ``intended`` until the write is known, then ``written``, ``caught-up`` (the consumer was there first)
+    or the error's text.
+    """
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+    outcome: str = "intended"
+
+
+@dataclass(slots=True)
+class BounceState:
+    """Everything that a resumed bounce must know."""
+
+    group: str
+    change: PhaseChange
+    baseline: Observation
+    steps: list[Step]
+    copies: list[Copy] = field(default_factory=list)
+    opened_ms: int | None = None
+    """When the gate before the first step was passed; None: it must be passed first."""
+    finished_ms: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "group": self.group,
+            "from_phase": self.change.start.value,
+            "to_phase": self.change.to.value,
+            "opened_ms": self.opened_ms,
+            "finished_ms": self.finished_ms,
+            "steps": [{**asdict(s), "status": s.status.value} for s in self.steps],
+            "copies": [asdict(c) for c in self.copies],
+            "baseline": group_snapshot.to_json(self.baseline),
+        }
+
+
+def save(state: BounceState, path: Path) -> None:
+    """Replaces the file as a whole; returns once the new one is on the disk."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as out:
+        json.dump(state.to_json(), out, indent=2)
+        out.write("\n")
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load(path: Path) -> BounceState | None:
+    """The state that was saved there; None where there is none.
+
+    Raises `JournalError` for a damaged file, `UnknownVersion` for one of a later version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise JournalError(f"bounce state {path}", str(error)) from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise JournalError(f"bounce state {path}", "it is not the state of a rolling bounce")
+    if data.get("version") != VERSION:
+        raise UnknownVersion(f"bounce state {path}", f"version {data.get('version')!r}, this program knows {VERSION}")
+    try:
+        return BounceState(
+            group=data["group"],
+            change=PhaseChange(Phase(data["from_phase"]), Phase(data["to_phase"])),
+            baseline=group_snapshot.from_json(data["baseline"], where=f"baseline of {path}"),
+            steps=[Step(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
+            copies=[Copy(**c) for c in data["copies"]],
+            opened_ms=data["opened_ms"],
+            finished_ms=data["finished_ms"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise JournalError(f"bounce state {path}", f"damaged ({type(error).__name__}: {error})") from error
+
+
+def resume(path: Path, group: str, to: Phase) -> BounceState | None:
+    """The state of this very bounce, if it has begun. Raises `UsageError` where it is another's, or finished; and what
+    `load` raises."""
+    state = load(path)
+    if state is None:
+        return None
+    if state.group != group or state.change.to is not to:
+        raise UsageError(
+            f"state file {path}",
+            f"it belongs to the bounce {state.change} of group {state.group}",
+            "name another one with --state",
+        )
+    if state.finished_ms is not None:
+        raise UsageError(
+            f"state file {path}",
+            f"the bounce {state.change} of group {state.group} is finished",
+            "name another one with --state for a new bounce",
+        )
+    return state
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Holds the bounce for this process. Raises `JournalError` where another one has it."""
+    with path.open("ab") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as busy:
+            raise JournalError(f"bounce {path}", "another process is at it", "wait for it, or end it first") from busy
+        yield

@@ -1,0 +1,99 @@
+"""From byte positions of Kafka 0.7 to offsets, by a partition map, with what the cluster says of starting points.
+
+Starting points are asked for once, in bulk, and become offsets when the plan is made: the plan is frozen, and the
+offset in it is what will be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.migration.partition_map import Found, MapEntry, PartitionMap, PositionTable, Start
+
+
+class Translated(NamedTuple):
+    """Where a byte position leads: the partition of today, and the offset or why there is none."""
+
+    tp: TopicPartition
+    found: Found | str
+
+
+@dataclass(slots=True)
+class Translator:
+    """Translates byte positions. ``cluster`` None: starting points cannot be asked for, and are refused."""
+
+    map: PartitionMap
+    cluster: Cluster | None
+    _starts: dict[TopicPartition, Found | str] = field(default_factory=dict)
+
+    def learn(self, partitions: Iterable[TopicPartition]) -> None:
+        """Asks for the starting points of these partitions of 0.7 that are not known yet, in bulk."""
+        ranges: dict[TopicPartition, Start] = {}
+        times: dict[int, set[TopicPartition]] = {}
+        for old in partitions:
+            if (entry := self.map.entry(old)) is None:
+                continue
+            new = TopicPartition(old.topic, entry.partition)
+            if new in self._starts:
+                continue
+            if isinstance(entry.choice, Start):
+                ranges[new] = entry.choice
+            elif isinstance(entry.choice, int):
+                times.setdefault(entry.choice, set()).add(new)
+        if self.cluster is None or not (ranges or times):
+            return
+        counts = self.cluster.topics({tp.topic for tp in [*ranges, *(tp for tps in times.values() for tp in tps)]})
+        there = {tp for tp in ranges if tp.partition < counts.get(tp.topic, 0)}
+        wanted = there | {tp for tps in times.values() for tp in tps if tp.partition < counts.get(tp.topic, 0)}
+        logs = self.cluster.log_ranges(wanted) if wanted else {}
+        for tp, start in ranges.items():
+            self._starts[tp] = _edge(start, logs.get(tp))
+        for at, tps in times.items():
+            known = [tp for tp in tps if tp in wanted]
+            found = self.cluster.offsets_for_time(known, at) if known else {}
+            for tp in tps:
+                self._starts[tp] = _at(at, found.get(tp), logs.get(tp))
+
+    def translate(self, old: TopicPartition, position: int) -> Translated | None:
+        """Where a group at this byte position goes on; None where the map does not know the partition."""
+        entry = self.map.entry(old)
+        if entry is None:
+            return None
+        new = TopicPartition(old.topic, entry.partition)
+        return Translated(new, self._found(new, entry, position))
+
+    def _found(self, new: TopicPartition, entry: MapEntry, position: int) -> Found | str:
+        if isinstance(entry.choice, PositionTable):
+            return entry.choice.find(position)
+        if self.cluster is None:
+            return "the map chooses a starting point, and no Kafka cluster is named to ask where that is"
+        found = self._starts[new]
+        return Found(found.offset, f"{found.how}, chosen for byte {position}") if isinstance(found, Found) else found
+
+
+def _edge(start: Start, log: LogRange | OffsetMgrError | None) -> Found | str:
+    if not isinstance(log, LogRange):
+        return _no_log(log)
+    offset = log.start if start is Start.EARLIEST else log.end
+    return Found(offset, f"{start}: offset {offset} when the plan was made")
+
+
+def _at(at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None) -> Found | str:
+    if not isinstance(log, LogRange):
+        return _no_log(log)
+    if isinstance(found, OffsetMgrError):
+        return _no_log(found)
+    when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if found is None:
+        return Found(log.end, f"time {when}: no message from then on, so the log end, offset {log.end}")
+    return Found(found, f"time {when}: offset {found} is the first message from then on")
+
+
+def _no_log(error: OffsetMgrError | None) -> str:
+    return f"its starting point is not known: {error or 'the partition does not exist in the Kafka cluster'}"

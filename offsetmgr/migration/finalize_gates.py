@@ -1,0 +1,213 @@
+"""The gate of `finalize`: is any member left that writes only the source?
+
+Between ZooKeeper and Kafka it watches the old consumers' commits, as `runbook check` does. Elsewhere it asks the
+source's coordinator for members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.plurals import count_of
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.finalize import GroupGate
+from offsetmgr.migration.group_observer import GroupView, Window, watch_group
+from offsetmgr.migration.ownership_history import Watch
+from offsetmgr.migration.phase_inference import PhaseReport, judge
+from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.migration.verify import Evidence
+from offsetmgr.zookeeper.groups.registry import GroupMembers
+
+_EVIDENCE = {Known.SEEN: Evidence.SEEN, Known.INFERRED: Evidence.INFERRED, Known.UNKNOWN: Evidence.UNKNOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class OldConsumerGate:
+    """For migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
+
+    ``target`` is the phase that ends the migration (kafka, or zookeeper on the way back). ``exclusive``: the source's
+    offsets will be removed, so nobody may write the source any more; else members in the dual phase pass too.
+    """
+
+    view: GroupView
+    target: Phase
+    exclusive: bool
+    rules: Rules
+    window: Window
+
+    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
+        for group in groups:
+            yield self._gate(group)
+
+    def _gate(self, plan: GroupPlan) -> GroupGate:
+        name = plan.group if self.target is Phase.KAFKA else plan.target_group
+        watch = watch_group(self.view, name, self.window, enough=self._enough)
+        seen = watch.latest
+        assert seen is not None  # watching looks at least once
+        if seen.unreadable:
+            return GroupGate(name, False, Evidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
+        if self.target is Phase.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
+            return modern
+        if not seen.members:
+            return GroupGate(name, True, Evidence.SEEN, "no old consumer is registered in ZooKeeper")
+        if plan.group != plan.target_group:
+            members = ", ".join(sorted(seen.members))
+            why = f"the group was renamed, and old consumers are still registered as {name}: {members}"
+            return GroupGate(name, False, Evidence.SEEN, why)
+        reports = [judge(watch, phase, rules=self.rules) for phase in self._phases]
+        passed = next((report for report in reports if report.passed), None)
+        if passed is not None:
+            count = len(passed.members)
+            members = "the only member commits" if count == 1 else f"all {count} members commit"
+            return GroupGate(name, True, _weakest(passed), f"{members} as phase {passed.phase.value} does")
+        return closed_gate(name, watch, reports, self.rules, "--delete-source" if self.exclusive else "")
+
+    def _members_in_kafka(self, group: str) -> GroupGate | None:
+        """The closed gate of a group that has members in Kafka's own coordinator; None where it has none."""
+        gate = _described(group, self.view.cluster.describe_groups([group])[group])
+        return None if gate.passed else gate
+
+    @property
+    def _phases(self) -> tuple[Phase, ...]:
+        return (self.target,) if self.exclusive else (self.target, Phase.DUAL)
+
+    def _enough(self, watch: Watch) -> bool:
+        if watch.latest is None or not watch.latest.members:
+            return True
+        reports = [judge(watch, phase, rules=self.rules) for phase in self._phases]
+        return any(report.passed for report in reports) or all(report.settled for report in reports)
+
+
+def _weakest(report: PhaseReport) -> Evidence:
+    """A chain of evidence is as good as its weakest part."""
+    kinds = {member.known for member in report.members} | {part.known for part in report.partitions}
+    return next((_EVIDENCE[kind] for kind in (Known.UNKNOWN, Known.INFERRED) if kind in kinds), Evidence.SEEN)
+
+
+def closed_gate(name: str, watch: Watch, reports: Sequence[PhaseReport], rules: Rules, asked_by: str = "") -> GroupGate:
+    """Why a group passes in none of the phases that would do, by the one that it is nearest to: where nothing but
+    partitions without traffic stands in the way these are named, with what lets them pass.
+
+    ``asked_by`` is the option for whose sake only one phase would do.
+    """
+    nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
+    phase = f"phase {nearest.phase.value}" + (f" (which {asked_by} asks for)" if asked_by else "")
+    lenient = judge(watch, nearest.phase, rules=replace(rules, accept_idle=True))
+    if lenient.passed:
+        idle = [str(part.partition) for part in nearest.partitions if not part.ok]
+        named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+        why = f"of {count_of(len(idle), 'partition')} without traffic no commit of {phase} can be seen: {named}"
+        return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
+    wanted = phase if asked_by else f"phase {' or '.join(report.phase.value for report in reports)}"
+    return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")
+
+
+ACCEPT_IDLE: Final = "pass --accept-idle: nothing can be lost there; or send each of them a message"
+
+
+def _first_problem(report: PhaseReport) -> str:
+    bad = [member for member in report.members if not member.ok]
+    worst = next((member for member in bad if member.wrong), bad[0] if bad else None)
+    if worst is not None:
+        parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
+        part = next((part for part in parts if part.known is Known.SEEN), parts[0] if parts else None)
+        if part is None:
+            return f"member {worst.member}: {worst.why}" + (f" ({worst.settle})" if worst.settle else "")
+        return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.settle})" if part.settle else "")
+    if report.problems:
+        return report.problems[0]
+    part = next((part for part in report.partitions if not part.ok), None)
+    return "the phase could not be told" if part is None else f"{part.partition}: {part.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorGate:
+    """For other sources in Kafka: no members, and no commit while we watch.
+
+    Consumers without a membership (old ones, and those that assign partitions themselves) are known to no coordinator,
+    so the offsets are read twice, ``window.seconds`` apart. That nobody commits is inferred from it, not seen.
+    """
+
+    source: OffsetStore
+    cluster: Cluster
+    window: Window
+    clock: Clock
+
+    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
+        names = [plan.group for plan in groups]
+        before = {found.group: found for found in self.source.scan(names)}
+        self.clock.sleep(self.window.seconds)
+        after = {found.group: found for found in self.source.scan(names)}
+        for name, described in self.cluster.describe_groups(names).items():
+            gate = _described(name, described)
+            known = f"{gate.detail}, and nothing moved in {self.window.seconds:g} s"
+            yield gate if not gate.passed else _quiet(name, before[name], after[name], known)
+
+
+@dataclass(frozen=True, slots=True)
+class QuietGate:
+    """For sources in a ZooKeeper of Kafka 0.7, and of Storm's spouts: no commit while we watch, and nobody registered.
+
+    Spouts register nowhere (``members`` None). That nobody commits is inferred, not seen.
+    """
+
+    source: OffsetStore
+    members: Callable[[list[str]], Iterator[GroupMembers]] | None
+    window: Window
+    clock: Clock
+
+    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
+        names = [plan.group for plan in groups]
+        before = {found.group: found for found in self.source.scan(names)}
+        self.clock.sleep(self.window.seconds)
+        after = {found.group: found for found in self.source.scan(names)}
+        alive = {found.group: found for found in self.members(names)} if self.members else {}
+        known = f"nothing moved in {self.window.seconds:g} s, and " + (
+            "nobody is registered in ZooKeeper" if self.members else "spouts register nowhere"
+        )
+        for name in names:
+            found = alive.get(name, GroupMembers(name))
+            if found.error is not None:
+                yield GroupGate(name, False, Evidence.UNKNOWN, f"who is registered is not known: {found.error}")
+            elif found.members:
+                registered = ", ".join(member.member_id for member in found.members)
+                yield GroupGate(name, False, Evidence.SEEN, f"registered in ZooKeeper: {registered}")
+            else:
+                yield _quiet(name, before[name], after[name], known)
+
+
+def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
+    """The verdict on offsets read twice, of a group of which nobody is ``known``."""
+    if error := before.error or after.error:
+        return GroupGate(name, False, Evidence.UNKNOWN, str(error))
+    moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
+    if moved is not None:
+        return GroupGate(name, False, Evidence.SEEN, f"somebody commits to the source: {moved} moved while watched")
+    return GroupGate(name, True, Evidence.INFERRED, known)
+
+
+def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
+    if isinstance(found, OffsetMgrError):
+        return GroupGate(name, False, Evidence.UNKNOWN, f"the source's coordinator did not tell: {found}")
+    if not found.membership:
+        return GroupGate(name, True, Evidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
+    if not found.idle:
+        members = "; ".join(str(member) for member in found.members)
+        return GroupGate(name, False, Evidence.SEEN, f"active in the source: {members or found.state}")
+    return GroupGate(name, True, Evidence.SEEN, "the source's coordinator knows no member")
+
+
+class NoMembers:
+    """For sources that nobody consumes from, such as files."""
+
+    def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
+        for plan in groups:
+            yield GroupGate(plan.group, True, Evidence.SEEN, "nobody commits to the source")

@@ -1,0 +1,68 @@
+"""Copying Kafka's offsets to ZooKeeper for partitions without traffic, on the way back.
+
+There a dual member never writes ZooKeeper by itself: it takes the larger offset, which it started from, for written.
+Forward only, and conditional on the version that was seen, so a consumer that commits at the same moment wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore, Verdict
+from offsetmgr.migration.bounce_checkpoint import Copy
+from offsetmgr.migration.ownership_history import Watch, offset_or
+
+
+def behind(watch: Watch) -> dict[TopicPartition, Change]:
+    """The partitions whose ZooKeeper offset stood still below Kafka's, with the write that would bring it there."""
+    seen = watch.latest
+    if seen is None:
+        return {}
+    changes: dict[TopicPartition, Change] = {}
+    for tp, kafka in seen.kafka.items():
+        zookeeper, track = seen.zookeeper.get(tp), watch.tracks.get(tp)
+        if track is not None and (track.zookeeper.moves or track.fresh_kafka_moves):
+            continue
+        if not isinstance(kafka, Committed) or not isinstance(zookeeper, Committed | Absent):
+            continue
+        if offset_or(zookeeper) < kafka.offset:
+            changes[tp] = Change(OffsetAndMetadata(kafka.offset), expected=zookeeper)
+    return changes
+
+
+def copy_forward(
+    store: OffsetStore,
+    group: str,
+    changes: dict[TopicPartition, Change],
+    *,
+    record: Callable[[list[Copy]], None],
+) -> list[Copy]:
+    """Carries the writes out and says what became of each. ``record`` makes the before-images durable first.
+
+    A partition whose consumer committed meanwhile counts as caught up if ZooKeeper now holds at least the offset.
+    Raises `OffsetMgrError` where a partition is still behind, after the outcome of every one has been noted.
+    """
+    copies = {
+        tp: Copy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)
+        for tp, c in sorted(changes.items())
+        if c.after is not None
+    }
+    record(list(copies.values()))
+    (result,) = store.edit([GroupEdit(group, changes)])
+    failed: OffsetMgrError | None = None
+    for tp, copy in copies.items():
+        outcome = result.outcomes[tp]
+        if outcome.verdict is not Verdict.FAILED:
+            copy.outcome = "written"
+            continue
+        found = store.fetch(group, [tp])[tp] if isinstance(outcome.error, Conflict) else None
+        if isinstance(found, Committed) and found.offset >= copy.after:
+            copy.outcome = "caught-up"
+            continue
+        failed = outcome.error
+        copy.outcome = str(failed)
+    if failed is not None:
+        raise failed
+    return list(copies.values())

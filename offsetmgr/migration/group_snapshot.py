@@ -1,0 +1,208 @@
+"""What was seen of a group of old consumers at one moment, as a value, and its form in JSON.
+
+Pure. Observations are made by `observing`, folded by `watch`, judged by `evidence` and kept in runbooks as baselines.
+
+Ordering contract, which the judgement stands on: within one observation the owners are read first, then ZooKeeper's
+offsets, then Kafka's, then the owners again; a partition whose owner differed between the two reads has none here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from offsetmgr.core.errors import MalformedData, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
+
+Reading: TypeAlias = Offset | OffsetMgrError
+"""What one read of one partition gave: a commit, its absence, or the error (never taken for absence)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A member as ``/consumers/G/ids/<id>`` shows it.
+
+    ``host`` is what a generated id tells (``GROUP_HOST-MILLISECONDS-8 hex digits``); None where the id was configured
+    (``consumer.id``), so that it stays the same over a restart and tells nothing. ``registered_at_ms`` (since 1970) and
+    ``czxid`` are those of its *last* registration, which a process repeats when its session expired; ``session`` is
+    the session behind it.
+    """
+
+    id: str
+    host: str | None
+    registered_at_ms: int | None
+    czxid: int
+    session: int
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """One ownership: the member, and the transaction that created its owner node. A new one means a new ownership,
+    even by the same member."""
+
+    member: str
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at a group: members, owners, both stores, the logs. ``at_ms`` is when it ended.
+
+    ``partitions`` are those of the topics that live members subscribe to; a partition that is not in ``owners`` had
+    no owner, or changed it meanwhile. ``unconsumed`` have offsets but no live member subscribes to their topic.
+    ``unreadable`` names ZooKeeper nodes that exist and could not be understood.
+    """
+
+    group: str
+    at_ms: int
+    members: Mapping[str, Registered]
+    owners: Mapping[TopicPartition, Owned]
+    partitions: tuple[TopicPartition, ...]
+    zookeeper: Mapping[TopicPartition, Reading]
+    kafka: Mapping[TopicPartition, Reading]
+    logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
+    unconsumed: tuple[TopicPartition, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    def owned_by(self, member: str) -> tuple[TopicPartition, ...]:
+        return tuple(sorted(tp for tp, owned in self.owners.items() if owned.member == member))
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        """Messages between the larger committed offset and the log's end; None where it cannot be known."""
+        log = self.logs.get(tp)
+        known = [r.offset for r in (self.zookeeper.get(tp), self.kafka.get(tp)) if isinstance(r, Committed)]
+        if not isinstance(log, LogRange) or not known:
+            return None
+        return max(0, log.end - max(*known, log.start))
+
+
+def at(ms: int | None) -> str:
+    """A time for people: ISO 8601 in UTC, to the second."""
+    if ms is None:
+        return "an unknown time"
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clock_time(ms: int) -> str:
+    """The time of day (UTC) of something that happened within an observation."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def reading_text(reading: Reading | None) -> str:
+    """An offset for people."""
+    if isinstance(reading, Committed):
+        return str(reading.offset)
+    if isinstance(reading, OffsetMgrError):
+        return "unreadable"
+    return "unknown" if reading is None else "no offset"
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def to_json(seen: Observation) -> dict[str, Any]:
+    """The observation as plain JSON values; errors become texts, numbers that are unknown become null."""
+    everything = sorted({*seen.partitions, *seen.unconsumed, *seen.zookeeper, *seen.kafka})
+    return {
+        "group": seen.group,
+        "at_ms": seen.at_ms,
+        "at": at(seen.at_ms),
+        "members": [
+            {
+                "id": m.id,
+                "host": m.host,
+                "registered_at_ms": m.registered_at_ms,
+                "czxid": m.czxid,
+                "session": m.session,
+                "topics": list(m.topics),
+            }
+            for _, m in sorted(seen.members.items())
+        ],
+        "partitions": [_partition_to_json(seen, tp) for tp in everything],
+        "unreadable": list(seen.unreadable),
+    }
+
+
+def _partition_to_json(seen: Observation, tp: TopicPartition) -> dict[str, Any]:
+    owned, log = seen.owners.get(tp), seen.logs.get(tp)
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "consumed": tp in set(seen.partitions),
+        "owner": None if owned is None else owned.member,
+        "owner_czxid": None if owned is None else owned.czxid,
+        "zookeeper": _reading_to_json(seen.zookeeper.get(tp)),
+        "kafka": _reading_to_json(seen.kafka.get(tp)),
+        "log_start_offset": log.start if isinstance(log, LogRange) else None,
+        "log_end_offset": log.end if isinstance(log, LogRange) else None,
+        "lag": seen.lag(tp),
+    }
+
+
+def _reading_to_json(reading: Reading | None) -> dict[str, Any]:
+    if isinstance(reading, Committed):
+        return {"state": "committed", "offset": reading.offset, "version": reading.version}
+    if isinstance(reading, OffsetMgrError):
+        return {"state": "unreadable", "error": str(reading)}
+    return {"state": "unknown" if reading is None else "absent"}
+
+
+@dataclass(slots=True)
+class _Parts:
+    owners: dict[TopicPartition, Owned] = field(default_factory=dict)
+    partitions: list[TopicPartition] = field(default_factory=list)
+    unconsumed: list[TopicPartition] = field(default_factory=list)
+    zookeeper: dict[TopicPartition, Reading] = field(default_factory=dict)
+    kafka: dict[TopicPartition, Reading] = field(default_factory=dict)
+    logs: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
+
+
+def from_json(data: Any, *, where: str) -> Observation:
+    """The observation that `to_json` wrote. Raises `MalformedData` naming ``where`` and what is missing."""
+    try:
+        parts = _Parts()
+        for row in data["partitions"]:
+            _take_partition(parts, row)
+        return Observation(
+            group=str(data["group"]),
+            at_ms=int(data["at_ms"]),
+            members={
+                m["id"]: Registered(
+                    m["id"], m["host"], m["registered_at_ms"], int(m["czxid"]), int(m["session"]), tuple(m["topics"])
+                )
+                for m in data["members"]
+            },
+            owners=parts.owners,
+            partitions=tuple(parts.partitions),
+            zookeeper=parts.zookeeper,
+            kafka=parts.kafka,
+            logs=parts.logs,
+            unconsumed=tuple(parts.unconsumed),
+            unreadable=tuple(data["unreadable"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedData(where, f"not an observation of a group ({type(error).__name__}: {error})") from error
+
+
+def _take_partition(parts: _Parts, row: dict[str, Any]) -> None:
+    tp = TopicPartition(row["topic"], int(row["partition"]))
+    (parts.partitions if row["consumed"] else parts.unconsumed).append(tp)
+    if row["owner"] is not None:
+        parts.owners[tp] = Owned(row["owner"], int(row["owner_czxid"]))
+    for store, target in ((row["zookeeper"], parts.zookeeper), (row["kafka"], parts.kafka)):
+        match store["state"]:
+            case "committed":
+                target[tp] = Committed(int(store["offset"]), version=store["version"])
+            case "absent":
+                target[tp] = ABSENT
+            case "unreadable":
+                target[tp] = OffsetMgrError(f"offset of {tp}", store["error"])
+            case "unknown":
+                pass
+            case other:
+                raise ValueError(f"state {other!r}")
+    if row["log_start_offset"] is not None and row["log_end_offset"] is not None:
+        parts.logs[tp] = LogRange(int(row["log_start_offset"]), int(row["log_end_offset"]))

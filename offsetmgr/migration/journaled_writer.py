@@ -1,0 +1,321 @@
+"""Carrying out conditional writes under the journal: the one loop that apply, rollback and finalize share.
+
+    intent fsynced -> edit handed to the store -> outcome appended
+
+Edits are handed over as a lazy stream, so that the store keeps many groups in flight; intents of a batch share one
+fsync.  The memory this takes is that of the groups in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Guard, OffsetStore, Verdict
+from offsetmgr.groups.former_locks import POLL_S, Waiting
+from offsetmgr.migration.chunking import batched
+from offsetmgr.migration.journal import Journal, Json, Record
+from offsetmgr.migration.plan import Action, Step
+from offsetmgr.migration.plan_file import encode_steps
+from offsetmgr.migration.progress import encode_partitions
+
+BATCH_GROUPS = 100
+"""Groups whose intents share one fsync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be done to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
+
+    ``group`` is the plan's name of it (the journal's key), ``target_group`` its name in the store. ``maybe`` are the
+    partitions that an earlier attempt of unknown outcome may have written: one that holds ``after`` counts as ours.
+    """
+
+    group: str
+    target_group: str
+    steps: tuple[Step, ...]
+    guard: Guard
+    maybe: frozenset[TopicPartition] = frozenset()
+    allow_rewind: bool = False
+    keep_newer: bool = False
+    """Whether a copied partition that has moved beyond ``after`` meanwhile counts as done (it stays ahead)."""
+    words: tuple[str, str] = ("what it held when the plan was made", "what it should hold")
+    """What ``target`` and ``after`` are called in messages."""
+    force: bool = False
+    """Write whatever is there now: only ever by the user's own word."""
+    refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    """Partitions that are not to be written after all, each with the reason. They are steps like the others, so that
+    the first intent, whose before-images are the true ones, knows all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What became of one group. ``written`` were changed by us, ``left`` needed or allowed no change (with the
+    reason), ``failed`` carry their error."""
+
+    group: str
+    target_group: str
+    written: tuple[TopicPartition, ...]
+    left: Mapping[TopicPartition, str]
+    failed: Mapping[TopicPartition, OffsetMgrError]
+    atomic: bool = True
+    how: str = ""
+
+    @property
+    def active_members(self) -> tuple[str, ...]:
+        """Members named by the coordinator where the group was refused because it is active."""
+        for error in self.failed.values():
+            if isinstance(error, GroupActive):
+                return error.members or ("a member that left before it could be named",)
+        return ()
+
+    @property
+    def lock_ends_s(self) -> float:
+        """Within how many seconds the lock ends that a run of offsetmgr left in the group when it was killed; 0 where
+        the group was not refused for such a lock."""
+        return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did. ``groups`` counts those that were looked at, ``changed`` those of them in which something was
+    written; ``failed`` holds the outcomes of groups with failures, ``not_atomic`` counts groups written without a lock,
+    ``skipped`` those that an earlier run had settled. ``interrupted``: some were not begun, or not waited for, because
+    the run was asked to stop."""
+
+    groups: int = 0
+    changed: int = 0
+    written: int = 0
+    left: int = 0
+    skipped: int = 0
+    not_atomic: int = 0
+    failed: dict[str, GroupOutcome] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def add(self, outcome: GroupOutcome) -> None:
+        self.groups += 1
+        self.changed += bool(outcome.written)
+        self.written += len(outcome.written)
+        self.left += len(outcome.left)
+        self.not_atomic += bool(outcome.written) and not outcome.atomic
+        if outcome.failed:
+            self.failed[outcome.group] = outcome
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.interrupted
+
+
+@dataclass(slots=True)
+class Executor:
+    """Runs tasks against one store under one journal.
+
+    ``name`` prefixes the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is asked before each group:
+    once it says yes nothing new is begun, what is in flight ends and is recorded.
+    """
+
+    name: str
+    store: OffsetStore
+    journal: Journal
+    clock: Clock
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[GroupOutcome], None] = lambda _outcome: None
+    wait_empty_s: float = 0.0
+    waiting: Waiting = lambda _groups, _seconds: None
+    """Is told of the groups whose lock of a former run is waited for."""
+    _cut: bool = False
+    """Whether ``stop`` kept anything from being begun."""
+
+    def run(self, tasks: Iterable[Task]) -> Report:
+        """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed, and until
+        the lock must have ended that a former run left in them.
+
+        Raises only where the store as a whole or the journal cannot be used; what was done until then is recorded.
+        """
+        report = Report()
+        waiting: dict[str, Task] = {}
+        patience: dict[str, float] = {}
+        locked: set[str] = set()
+        self.journal.append([{"kind": f"{self.name}-open"}])
+        for outcome, task in self._pass(tasks):
+            if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
+                waiting[task.group] = task
+                patience[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
+                locked |= {task.target_group} if outcome.lock_ends_s else set()
+            else:
+                self._settle(report, outcome)
+        began = self.clock.monotonic()
+        while waiting and not self.stop():
+            left = max(patience[group] for group in waiting) - (self.clock.monotonic() - began)
+            if locked:
+                self.waiting(sorted(locked), left)
+            self.clock.sleep(min(POLL_S, max(0.0, left)))
+            waited = self.clock.monotonic() - began
+            for outcome, task in self._pass(list(waiting.values())):
+                if not outcome.lock_ends_s:
+                    locked.discard(task.target_group)
+                    patience[task.group] = self.wait_empty_s  # others are members now
+                if waited >= patience[task.group] or not outcome.active_members:
+                    del waiting[task.group]
+                    locked.discard(task.target_group)
+                    self._settle(report, outcome)
+        report.interrupted = self._cut or bool(waiting)
+        if report.ok:
+            self.journal.append([{"kind": f"{self.name}-complete"}])
+        return report
+
+    def _settle(self, report: Report, outcome: GroupOutcome) -> None:
+        report.add(outcome)
+        self.progress(outcome)
+
+    def _pass(self, tasks: Iterable[Task]) -> Iterator[tuple[GroupOutcome, Task]]:
+        in_flight: dict[str, Task] = {}
+        refused: list[tuple[GroupOutcome, Task]] = []
+        pending: list[Record] = []
+        guard = threading.Lock()
+
+        def edits() -> Iterator[GroupEdit]:
+            for batch in batched(tasks, BATCH_GROUPS):
+                if self.stop():
+                    self._cut = True
+                    return
+                with guard:
+                    records, pending[:] = list(pending), []
+                records += [self._intent(task) for task in batch]
+                self.journal.append(records)
+                for task in batch:
+                    if len(task.refused) == len(task.steps):
+                        with guard:
+                            refused.append((_all_refused(task), task))
+                        continue
+                    in_flight[task.target_group] = task
+                    yield _edit(task)
+
+        def untouched() -> Iterator[tuple[GroupOutcome, Task]]:
+            with guard:
+                done, refused[:] = list(refused), []
+                pending.extend(self._outcome(outcome) for outcome, _ in done)
+            yield from done
+
+        try:
+            for result in self.store.edit(edits()):
+                task = in_flight.pop(result.group)
+                outcome = judge(task, result)
+                with guard:
+                    pending.append(self._outcome(outcome))
+                yield outcome, task
+                if refused:
+                    yield from untouched()
+            yield from untouched()
+        finally:
+            self.journal.append(pending)
+
+    def _intent(self, task: Task) -> Record:
+        return {
+            "kind": f"{self.name}-intent",
+            "group": task.group,
+            "target_group": task.target_group,
+            "topics": Json(encode_steps(task.steps, whole=False)),
+        }
+
+    def _outcome(self, outcome: GroupOutcome) -> Record:
+        record: Record = {
+            "kind": f"{self.name}-outcome",
+            "group": outcome.group,
+            "written": encode_partitions(outcome.written),
+            "left": encode_partitions(outcome.left),
+        }
+        if outcome.failed:
+            record["failed"] = [
+                [tp.topic, BrokerPartition.to_json(tp.partition), type(error).__name__, str(error)]
+                for tp, error in outcome.failed.items()
+            ]
+        if not outcome.atomic:
+            record["not_atomic"] = outcome.how
+        return record
+
+
+def _edit(task: Task) -> GroupEdit:
+    rewind = Action.REWIND
+    changes = {
+        step.tp: Change(
+            step.after,
+            None if task.force else before_image(step.target),
+            task.allow_rewind or step.action is rewind,
+        )
+        for step in task.steps
+        if step.tp not in task.refused
+    }
+    return GroupEdit(task.target_group, changes, task.guard)
+
+
+def _all_refused(task: Task) -> GroupOutcome:
+    """The outcome of a group of which nothing is handed to the store."""
+    return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
+
+
+def before_image(value: OffsetAndMetadata | None) -> Offset:
+    """A journal's before-image as the condition of a write."""
+    return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
+
+
+def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
+    """What a store's answer means for a task that may have been begun before."""
+    written: list[TopicPartition] = []
+    left: dict[TopicPartition, str] = {}
+    failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
+    for step in task.steps:
+        if step.tp in failed:
+            continue
+        outcome = result.outcomes[step.tp]
+        if outcome.verdict is Verdict.WRITTEN:
+            written.append(step.tp)
+            continue
+        found = _found(outcome)
+        if outcome.verdict is Verdict.UNCHANGED or (found is not None and _holds(found, step.after)):
+            if step.tp in task.maybe:
+                written.append(step.tp)  # inferred: the interrupted run wrote it, and could not record that
+            else:
+                left[step.tp] = "held the wanted value already"
+        elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
+            left[step.tp] = f"has moved on to {found.offset} since the plan" if isinstance(found, Committed) else ""
+        else:
+            assert outcome.error is not None
+            failed[step.tp] = outcome.error if found is None else _conflict(step, found, task.words)
+    return GroupOutcome(task.group, task.target_group, tuple(written), left, failed, result.atomic, result.how)
+
+
+def _found(outcome: ChangeOutcome) -> Offset | None:
+    """What the partition holds instead of what was expected, where that is known."""
+    if isinstance(outcome.error, Conflict):
+        actual: Offset | None = outcome.error.actual
+        return actual
+    return None
+
+
+def _conflict(step: Step, found: Offset, words: tuple[str, str]) -> Conflict:
+    """Says, in offsets, that somebody else changed the partition: nothing was written over it."""
+    return Conflict(
+        str(step.tp),
+        f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({words[0]})"
+        f" nor {_text(before_image(step.after))} ({words[1]}); nothing was written",
+        actual=found,
+    )
+
+
+def _text(value: Offset) -> str:
+    return str(value.offset) if isinstance(value, Committed) else "no offset"
+
+
+def _holds(found: Offset, after: OffsetAndMetadata | None) -> bool:
+    if after is None:
+        return isinstance(found, Absent)
+    return isinstance(found, Committed) and found.offset == after.offset
+
+
+def _beyond(found: Offset | None, after: OffsetAndMetadata) -> bool:
+    return isinstance(found, Committed) and found.offset > after.offset

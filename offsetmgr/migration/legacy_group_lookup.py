@@ -1,0 +1,26 @@
+"""Asks ZooKeeper's registry for the live old consumers of many groups, as `mirrorwatch` wants to know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from offsetmgr.migration.mirror_safety import AskOldGroups, OldGroup, Owned
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.ownership import owners_many
+from offsetmgr.zookeeper.groups.registry import members_many
+
+
+def old_groups(session: ZookeeperSession) -> AskOldGroups:
+    """A function that asks. It raises where the session fails; what concerns one group is that group's ``error``."""
+
+    def ask(groups: Iterable[str]) -> Mapping[str, OldGroup]:
+        found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
+        asked = {name: OldGroup({}, {}, group.error) for name, group in found.items()}
+        for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
+            problem = owned.error or next(iter(owned.errors.values()), None)
+            members = {member.member_id: member.session_id for member in found[owned.group].members}
+            owners = {tp: Owned(owner.member_id, owner.czxid) for tp, owner in owned.owners.items()}
+            asked[owned.group] = OldGroup(members, owners, problem)
+        return asked
+
+    return ask

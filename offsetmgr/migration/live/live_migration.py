@@ -1,0 +1,350 @@
+"""`Switch`: a group changes its mode while its members run.
+
+Ordering contract::
+
+    1  ``storage`` says that a switch is under way, together with this process's ephemeral node
+    2  every member has acknowledged that: nobody commits any more
+    3  who may commit without following is looked for once more; what the kept store lacks is copied (before-images are
+       recorded first) and both stores are compared
+    4  ``storage`` says the new mode, in the session of 1 and on condition of its version
+    5  the members go on, in the new mode
+
+Killed (or frozen past its session) before 4, the members go back to the old mode by themselves, and a copy that had
+been made does no harm: it was forward only. After 4 everything has happened.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.commit_mode import SAFE_CHANGES, Phase, PhaseChange
+from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, RecreatedTopic, TimedOut
+from offsetmgr.core.model import Committed, Offset, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit, Guard, OffsetStore
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.migration.live.copy_plan import ahead, behind
+from offsetmgr.migration.live.switch_evidence import Acknowledged, Evidence, Picture
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Translate
+from offsetmgr.stores.switched.mode_listener import back
+from offsetmgr.stores.switched.nodes import Follower, Seen, SwitchNodes
+from offsetmgr.stores.switched.records import Storage
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.registry import members
+
+STEPS: Final = ("held", "acknowledged", "copied", "compared", "settled", "followed")
+"""What `Switch` tells when it has happened, in this order."""
+_LOOK_S: Final = 1.0
+"""Between looks at who has gone or answered, where no watch tells it."""
+_SHOWN: Final = 3
+
+Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
+"""Makes the before-images of these changes of a store durable."""
+
+
+class Switch:
+    """Switches one group. ``session`` must be one session and no other (``session_timeout_ms``): the switch ends with
+    it.
+
+    ``cluster`` is asked for members of the group in Kafka; None where it is known that there are none. ``tell`` gets
+    each of `STEPS` when it has happened, ``waiting`` the members that have not answered yet, now and then.
+    ``translate``: what the user states where the two stores belong to different Kafka clusters.
+    """
+
+    def __init__(
+        self,
+        session: ZookeeperSession,
+        group: str,
+        zookeeper: OffsetStore,
+        kafka: OffsetStore,
+        cluster: Cluster | None,
+        *,
+        who: str,
+        record: Record,
+        tell: Callable[[str], None] = lambda _: None,
+        waiting: Callable[[list[Follower]], None] = lambda _: None,
+        clock: Clock | None = None,
+        translate: Translate | None = None,
+    ) -> None:
+        """Raises `UsageError` for a group that cannot be in ZooKeeper."""
+        self.group = group
+        self._session = session
+        self._nodes = SwitchNodes(session, group)
+        self._stores = {Phase.ZOOKEEPER: zookeeper, Phase.KAFKA: kafka}
+        self._cluster = cluster
+        self._who = who
+        self._record = record
+        self._tell = tell
+        self._waiting = waiting
+        self._stop: Callable[[], bool] = lambda: False
+        self._clock = clock or SystemClock()
+        self._translate = translate
+
+    @cached_property
+    def crossing(self) -> Crossing:
+        """How the logs of the two stores relate. Raises `OtherCluster` for two clusters that the user has not
+        accepted, and as `OffsetStore.log_origin`."""
+        crossing = Crossing(
+            self._stores[Phase.ZOOKEEPER], self._stores[Phase.KAFKA], self._translate, ("ZooKeeper", "Kafka side")
+        )
+        crossing.check(f"switch of group {self.group}")
+        return crossing
+
+    # --- before it ----------------------------------------------------------------------------------
+
+    def declare(self, mode: Phase) -> None:
+        """Says where the group's offsets are, where nobody has said it yet: a person's word, no offset is looked at.
+
+        Raises `Conflict` where somebody has, and as `crossing`."""
+        _ = self.crossing
+        said = Storage(mode, 1, self._who, self._clock.now_ms())
+        if not self._nodes.declare(said):
+            self.require_undeclared(but=said)
+
+    def require_undeclared(self, *, but: Storage | None = None) -> None:
+        """Raises `Conflict` where somebody has said where the offsets are, if it is not ``but``."""
+        seen = self._nodes.read()
+        if seen is not None and seen.storage != but:
+            where = f"{seen.storage.who} has said {seen.storage.mode.value} already"
+            raise Conflict(f"switch of group {self.group}", where, "leave --declare out to change it")
+
+    def look(self, to: Phase) -> Picture:
+        """The group as it is, and what would have to be done. Raises `GroupNotFound`, and as reading does."""
+        _ = self.crossing
+        seen = self._seen()
+        followers = tuple(self._nodes.followers())
+        first, copies, refused = self._differences(seen.storage.mode, to)
+        return Picture(seen, self._nodes.switcher(), followers, self._strangers(followers), first, copies, refused)
+
+    def check(self, picture: Picture, to: Phase) -> None:
+        """Raises `GateRefused` where the change is not safe, or not now, and `Conflict` where another switch is under
+        way."""
+        storage = picture.seen.storage
+        if picture.switcher is not None:
+            raise Conflict(f"switch of group {self.group}", f"{picture.switcher.who} is switching it", "wait for it")
+        what = f"switch of group {self.group} {storage.mode.value} -> {to.value}"
+        if storage.mode is to:
+            raise GateRefused(what, "the group is in this mode already", "nothing is to be done")
+        if PhaseChange(storage.mode, to) not in SAFE_CHANGES:
+            why = "goes only through dual, where both stores are seen to hold the group before one is left"
+            raise GateRefused(what, why, f"--to dual first, look, then --to {to.value}")
+        if picture.strangers:
+            raise GateRefused(
+                what,
+                f"{_some(picture.strangers)} would go on committing where they do now",
+                "restart them with offsets=switched, stop them, or go by rolling bounce: offsetmgr runbook",
+            )
+        if picture.ahead:
+            lines = [
+                f"{tp}: {'no offset' if here is None else here} in use, {there} in the other store"
+                for tp, (here, there) in picture.ahead.items()
+            ]
+            raise GateRefused(
+                what,
+                f"in mode dual the larger offset counts, and messages would be skipped: {_some(tuple(lines))}",
+                "set or delete those offsets in the store that is not in use, if they are old",
+            )
+
+        if picture.recreated:
+            lines = [f"{error.what}: {error.why}" for error in picture.recreated.values()]
+            why = f"the offsets of recreated topics would be copied: {_some(tuple(lines))}"
+            raise GateRefused(what, why, "delete or reset those offsets in the store that holds them")
+
+    def _seen(self) -> Seen:
+        seen = self._nodes.read()
+        if seen is None:
+            raise GroupNotFound(
+                f"switch of group {self.group}",
+                "nobody has said where its offsets are",
+                "say it once with --declare --to MODE: where its members commit now",
+            )
+        return seen
+
+    def _strangers(self, followers: tuple[Follower, ...]) -> tuple[str, ...]:
+        """Who commits and does not follow: a registered consumer follows if a follower lives in its session."""
+        sessions = {follower.session_id for follower in followers}
+        found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
+        described = {} if self._cluster is None else self._cluster.describe_groups([self.group])
+        for group in described.values():
+            if isinstance(group, OffsetMgrError):
+                raise group
+            found += [f"{member} (in Kafka)" for member in group.members]
+        return tuple(found)
+
+    def _differences(
+        self, mode: Phase, to: Phase
+    ) -> tuple[
+        dict[TopicPartition, tuple[int | None, int]],
+        dict[TopicPartition, Change],
+        dict[TopicPartition, RecreatedTopic],
+    ]:
+        """What is ahead where it must not be, what must be copied into the store that is kept, and which of that must
+        not be copied, because it points into a deleted log."""
+        if mode is to:
+            return {}, {}, {}
+        alone = mode if to is Phase.DUAL else to
+        if alone is Phase.DUAL:
+            return {}, {}, {}  # a direct change, which `check` refuses
+        one = self._stores[alone].fetch(self.group)
+        two = self._stores[Phase.KAFKA if alone is Phase.ZOOKEEPER else Phase.ZOOKEEPER].fetch(self.group)
+        if to is Phase.DUAL:
+            return ahead(one, two), {}, {}
+        copies = behind(one, two)
+        self.crossing.learn({tp.topic for tp in copies})
+        refused = {tp: why for tp in copies if (why := self._recreated(tp, two[tp])) is not None}
+        carried = {
+            tp: change._replace(after=self.crossing.carry(change.after))
+            for tp, change in copies.items()
+            if change.after is not None and tp not in refused
+        }
+        return {}, carried, refused
+
+    def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
+        return self.crossing.refusal(tp, offset) if isinstance(offset, Committed) else None
+
+    # --- doing it -----------------------------------------------------------------------------------
+
+    def carry_out(
+        self, to: Phase, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
+    ) -> Evidence:
+        """Switches the group, and waits until its members go by the new mode.
+
+        Waits ``patience_s`` for all acknowledgements, then goes back to the old mode and raises `TimedOut`, naming who
+        is missing; with ``stay`` it goes on waiting (and the members with it). ``stop`` says whether to give up: to go
+        back and raise `Conflict` or, once the new mode holds, to wait for nobody any more. Raises as `check`, and
+        whatever goes wrong before the mode has changed: then the old one holds again. Members that are not seen to go
+        by the new mode within ``patience_s`` are in the evidence.
+        """
+        self._stop = stop
+        self._heed_stop()
+        picture = self.look(to)
+        if picture.seen.storage.turning is not None and picture.switcher is None:
+            gone = "its process is gone"
+            self._nodes.give_back(picture.seen, back(picture.seen.storage, gone, self._clock.now_ms()))
+            picture = self.look(to)
+        self.check(picture, to)
+        began_ms = self._clock.now_ms()
+        held = self._hold(picture.seen, to)
+        try:
+            members_ = self._acknowledgements(held.storage.epoch, patience_s, stay, needed=True)
+            self._tell("acknowledged")
+            copies, compared = self._level(held.storage.mode, to)
+            self._heed_stop()
+            settled = replace(
+                held.storage,
+                mode=to,
+                epoch=held.storage.epoch + 1,
+                who=self._who,
+                when_ms=self._clock.now_ms(),
+                turning=None,
+            )
+            self._settle(held, settled)
+        except BaseException:
+            self._go_back(held)
+            raise
+        self._tell("settled")
+        followed = self._acknowledgements(settled.epoch, patience_s, False, needed=False)
+        self._tell("followed")
+        return Evidence(
+            self.group,
+            held.storage.mode,
+            to,
+            settled.epoch,
+            began_ms,
+            settled.when_ms,
+            tuple(
+                Acknowledged(f.name, f.node.host, f.node.process, ms, followed.get(name, (f, None))[1])
+                for name, (f, ms) in members_.items()
+            ),
+            copies,
+            compared,
+        )
+
+    def _hold(self, seen: Seen, to: Phase) -> Seen:
+        now_ms = self._clock.now_ms()
+        held = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, turning=to)
+        if not self._nodes.hold(seen, held, self._who) and self._seen().storage != held:
+            raise Conflict(f"switch of group {self.group}", "somebody else has changed it meanwhile", "look again")
+        self._tell("held")
+        return Seen(held, seen.version + 1)
+
+    def _heed_stop(self) -> None:
+        if self._stop():
+            raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
+
+    def _settle(self, held: Seen, settled: Storage) -> None:
+        if not self._nodes.settle(held, settled) and self._seen().storage != settled:
+            why = "its members have gone back to the old mode: this process was too slow, or its session had ended"
+            raise Conflict(f"switch of group {self.group}", why, "try again")
+
+    def _go_back(self, held: Seen) -> None:
+        """As far as it is still ours to do; where it cannot be done the members do it once this session has ended."""
+        try:
+            self._nodes.settle(held, back(held.storage, f"{self._who}: gave up", self._clock.now_ms()))
+        except OffsetMgrError:
+            self._session.close()
+
+    def _level(self, mode: Phase, to: Phase) -> tuple[dict[TopicPartition, Change], int]:
+        """Copies what the kept store lacks, and compares; nobody commits meanwhile."""
+        picture = self.look(to)
+        self.check(replace(picture, switcher=None), to)
+        copies = dict(picture.copies)
+        if copies:
+            kept = self._stores[to]
+            self._record(kept, copies)
+            # Nobody else commits now, so the lock hinders nobody; and a copy that is sent late is refused.
+            (result,) = kept.edit([GroupEdit(self.group, copies, Guard.LOCK)])
+            for error in result.failures.values():
+                raise error
+        self._tell("copied")
+        first, left, _ = self._differences(mode, to)
+        if first or left:
+            partitions = _some(tuple(str(tp) for tp in [*first, *left]))
+            why = f"somebody who does not follow commits: {partitions} changed while nobody should"
+            raise GateRefused(f"switch of group {self.group}", why, "find out who it is: offsetmgr groups describe")
+        both = {tp for store in self._stores.values() for tp in store.fetch(self.group)}
+        self._tell("compared")
+        return copies, len(both)
+
+    def _acknowledgements(
+        self, epoch: int, patience_s: float, stay: bool, *, needed: bool
+    ) -> dict[str, tuple[Follower, int]]:
+        """Who goes by this epoch, and since when (ms) that is known; waits until all do that are there."""
+        changed = threading.Event()
+        found: dict[str, tuple[Follower, int]] = {}
+        deadline = self._clock.monotonic() + patience_s
+        while True:
+            changed.clear()
+            late = [follower for follower in self._nodes.followers() if follower.name not in found]
+            self._nodes.watch_followers([follower.name for follower in late], lambda _: changed.set())
+            late = []
+            for follower in self._nodes.followers():
+                if follower.node.epoch >= epoch:
+                    found.setdefault(follower.name, (follower, self._clock.now_ms()))
+                else:
+                    late.append(follower)
+            if needed:
+                self._heed_stop()
+            if not late or (not needed and self._stop()):
+                return found
+            if self._clock.monotonic() >= deadline:
+                if not needed:
+                    return found
+                if not stay:
+                    who = _some(tuple(map(str, late)))
+                    why = f"no acknowledgement from {who} within {patience_s:g} s; back to the old mode"
+                    hint = "a frozen member counts until its session ends; --stay goes on waiting"
+                    raise TimedOut(f"switch of group {self.group}", why, hint)
+                deadline += patience_s
+            self._waiting(late)
+            changed.wait(min(_LOOK_S, max(0.0, deadline - self._clock.monotonic())))
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

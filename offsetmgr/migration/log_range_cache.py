@@ -1,0 +1,75 @@
+"""What the Kafka cluster says of topics and log ranges, remembered for the length of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition, Unreadable
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.base import Logs
+from offsetmgr.migration.plan import LogMissing, clamping
+
+
+@dataclass(slots=True)
+class LogKnowledge:
+    """What the Kafka cluster says of topics and log ranges, asked once a partition and remembered. Of partitions of 0.7
+    nothing is known: their offsets point into no log of messages.
+
+    Its size grows with the partitions of the cluster, not with the offsets planned.
+    """
+
+    cluster: Logs | None
+    _topics: dict[str, int] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+    _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
+
+    def learn(self, partitions: Iterable[TopicPartition]) -> None:
+        """Asks for those that are not known yet, in bulk."""
+        if self.cluster is None:
+            return
+        new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
+        if names := {tp.topic for tp in new} - self._asked:
+            self._topics.update(self.cluster.topics(names))
+            self._asked |= names
+        if existing := [tp for tp in new if tp.partition < self._topics.get(tp.topic, 0)]:
+            self._known.update(self.cluster.log_ranges(existing))
+
+    def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Asks again for the ends of those partitions that are known to end before these offsets: logs grow."""
+        stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
+        if stale and self.cluster is not None:
+            self._known.update(self.cluster.log_ranges(stale))
+
+    def of(self, tp: TopicPartition) -> LogRange | LogMissing | OffsetMgrError | None:
+        if self.cluster is None or tp.partition < 0:
+            return None
+        if tp.topic not in self._topics:
+            return LogMissing.TOPIC
+        if not 0 <= tp.partition < self._topics[tp.topic]:
+            return LogMissing.PARTITION
+        return self._known[tp]
+
+    def holds(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset lies in its log (the end counts); true where no cluster is there to tell."""
+        found = self._known.get(tp)
+        if isinstance(found, LogRange):
+            return found.start <= offset <= found.end
+        return self.cluster is None or tp.partition < 0
+
+    def refusal(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
+        """Why an offset may not be written: it lies outside its log as that is now; None where it may."""
+        if self.holds(tp, offset):
+            return None
+        found = self.of(tp)
+        if isinstance(found, LogRange):
+            why = f"{offset} lies outside its log now; {clamping(offset, found)}"
+            return OffsetOutOfRange(str(tp), why, "make a new plan, with --clamp where that is right", log_range=found)
+        if isinstance(found, LogMissing):
+            return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")
+        return Unreadable(str(tp), f"its log could not be asked: {found}", "mend that, and apply again")
+
+    def end(self, tp: TopicPartition) -> int | None:
+        """The log end offset, where it was learned and is known."""
+        found = self._known.get(tp)
+        return found.end if isinstance(found, LogRange) else None

@@ -1,0 +1,218 @@
+"""The partition map: which partition a broker's partition of Kafka 0.7 became, and where in it a group is to go on.
+
+A byte position says nothing to later versions, so a person says what takes its place: a table that was checked, or a
+starting point.  No server here: asking a cluster is `positions`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+
+VERSION: Final = 1
+_FORMAT: Final = "offsetmgr_partition_map"
+_LARGEST: Final = 2**63 - 1
+
+
+class Start(StrEnum):
+    """Where a group goes on when nothing tells which message its byte position meant."""
+
+    EARLIEST = "earliest"
+    """At the log's start: what was consumed already comes again."""
+    LATEST = "latest"
+    """At the log's end: what was not consumed yet is left out."""
+
+
+class Found(NamedTuple):
+    """An offset for a byte position, and in words how it came about."""
+
+    offset: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PositionTable:
+    """Byte positions with the offsets of the messages that begin there, both rising.
+
+    ``floor``: a position between two entries means the one before it (the group repeats what lies between); else it is
+    refused, and so is one before the first entry in any case.
+    """
+
+    entries: tuple[tuple[int, int], ...]
+    floor: bool = False
+
+    def find(self, position: int) -> Found | str:
+        """The offset, or why there is none."""
+        index = bisect_right(self.entries, (position, _LARGEST)) - 1
+        if index < 0:
+            return f"byte {position} lies before the table's first entry, byte {self.entries[0][0]}"
+        at, offset = self.entries[index]
+        if at == position:
+            return Found(offset, f"byte {position} is offset {offset} in the table")
+        if self.floor:
+            return Found(offset, f"floor: byte {position} lies after byte {at}, offset {offset} in the table")
+        return f'byte {position} is not in the table (the entry before it: byte {at}), and "between" does not say floor'
+
+
+@dataclass(frozen=True, slots=True)
+class MapEntry:
+    """What one partition of 0.7 became: ``partition``, with a table or a starting point (a `Start`, or a time in ms
+    since 1970: the first message at or after it)."""
+
+    partition: int
+    choice: PositionTable | Start | int
+
+
+@dataclass(frozen=True, slots=True)
+class MapOrigin:
+    """Which map a plan was made with: the hash of its file, and who confirmed it."""
+
+    sha256: str
+    confirmed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMap:
+    """A confirmed map."""
+
+    origin: MapOrigin
+    entries: Mapping[TopicPartition, MapEntry]
+
+    def entry(self, tp: TopicPartition) -> MapEntry | None:
+        return self.entries.get(tp)
+
+
+def read_map(path: Path) -> PartitionMap:
+    """The map in a file. Raises `FileFailure`, and as `parse_map`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileFailure(f"partition map {path}", error.strerror or str(error)) from error
+    return parse_map(str(path), data)
+
+
+def parse_map(name: str, data: bytes) -> PartitionMap:
+    """A partition map from its file's bytes; ``name`` is what errors call it.
+
+    Raises `UnknownVersion`, `MalformedData` naming topic and partition, and `PlanError` for a draft that nobody has
+    confirmed.
+    """
+    what = f"partition map {name}"
+    document = _document(what, data)
+    version = document.get(_FORMAT)
+    if version is None:
+        raise MalformedData(
+            what, "is no partition map of offsetmgr", "write one: migrate plan --draft-partition-map FILE"
+        )
+    if type(version) is not int or version != VERSION:
+        raise UnknownVersion(what, f"version {json.dumps(version)[:20]} is not known here (known: {VERSION})")
+    _only(what, "the map", document, (_FORMAT, "confirmed_by", "source", "read_this", "topics"))
+    topics = _object(what, "topics", document.get("topics"))
+    entries: dict[TopicPartition, MapEntry] = {}
+    for topic, partitions in topics.items():
+        taken: dict[int, str] = {}
+        for text, encoded in _object(what, f"topic {topic!r}", partitions).items():
+            where = f"topic {topic!r}, {text!r}"
+            old = BrokerPartition.parse(text)
+            if old is None:
+                raise MalformedData(what, f"{where}: is not BROKER-PARTITION", "as in 1-0")
+            entry = _entry(what, where, _object(what, where, encoded))
+            if entry.partition in taken:
+                why = f"{where}: becomes partition {entry.partition}, and so does {taken[entry.partition]!r}"
+                raise MalformedData(what, why, "one offset cannot stand for two: give each a partition of its own")
+            taken[entry.partition] = text
+            entries[TopicPartition(topic, old)] = entry
+    confirmed_by = document.get("confirmed_by")
+    if not isinstance(confirmed_by, str) or not confirmed_by.strip():
+        raise PlanError(
+            what,
+            "is a draft: nobody has confirmed it",
+            'read it, correct it, and put your name into "confirmed_by"',
+        )
+    return PartitionMap(MapOrigin(hashlib.sha256(data).hexdigest(), confirmed_by.strip()), entries)
+
+
+def _entry(what: str, where: str, encoded: dict[str, Any]) -> MapEntry:
+    _only(what, where, encoded, ("partition", "start", "table", "between", "seen"))
+    partition = encoded.get("partition")
+    if type(partition) is not int or not 0 <= partition < 2**31:
+        raise MalformedData(what, f'{where}: "partition" is not the number of a partition')
+    if ("start" in encoded) == ("table" in encoded):
+        raise MalformedData(what, f'{where}: needs either "start" or "table"')
+    if "start" in encoded:
+        if "between" in encoded:
+            raise MalformedData(what, f'{where}: "between" belongs to a "table"')
+        return MapEntry(partition, _start(what, where, encoded["start"]))
+    between = encoded.get("between", "refuse")
+    if between not in ("refuse", "floor"):
+        raise MalformedData(what, f'{where}: "between" must be refuse or floor')
+    return MapEntry(partition, PositionTable(_table(what, where, encoded["table"]), between == "floor"))
+
+
+def _start(what: str, where: str, start: Any) -> Start | int:
+    if isinstance(start, dict) and set(start) == {"time"} and isinstance(start["time"], str):
+        try:
+            at = datetime.fromisoformat(start["time"])
+        except ValueError:
+            raise MalformedData(what, f"{where}: {start['time']!r} is no time", "as in 2013-05-01T12:00:00Z") from None
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        if at.timestamp() < 0:
+            raise MalformedData(what, f"{where}: {start['time']!r} lies before 1970")
+        return round(at.timestamp() * 1000)
+    if isinstance(start, str) and start in tuple(Start):
+        return Start(start)
+    raise MalformedData(what, f'{where}: "start" must be earliest, latest, or {{"time": "2013-05-01T12:00:00Z"}}')
+
+
+def _table(what: str, where: str, table: Any) -> tuple[tuple[int, int], ...]:
+    entries: list[tuple[int, int]] = []
+    if not isinstance(table, Sequence) or isinstance(table, str) or not table:
+        raise MalformedData(what, f'{where}: "table" is not a list of [byte position, offset]')
+    for number, row in enumerate(table, 1):
+        good = isinstance(row, list) and len(row) == 2 and all(type(n) is int and 0 <= n <= _LARGEST for n in row)
+        if not good:
+            raise MalformedData(what, f"{where}: row {number} of the table is not [byte position, offset]")
+        if entries and not (row[0] > entries[-1][0] and row[1] > entries[-1][1]):
+            why = f"{where}: row {number} of the table does not rise: {row} after {list(entries[-1])}"
+            raise MalformedData(what, why, "a message further on has a larger byte position and a larger offset")
+        entries.append((row[0], row[1]))
+    return tuple(entries)
+
+
+def _document(what: str, data: bytes) -> dict[str, Any]:
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in found]
+        if double := next((key for key in keys if keys.count(key) > 1), None):
+            raise MalformedData(what, f"{double!r} comes twice in one object")
+        return dict(found)
+
+    try:
+        document = json.loads(data, object_pairs_hook=pairs)
+    except RecursionError:
+        raise MalformedData(what, "is nested too deeply") from None
+    except ValueError as broken:
+        place = f" in line {broken.lineno}: {broken.msg}" if isinstance(broken, json.JSONDecodeError) else ""
+        raise MalformedData(what, f"is not JSON{place}") from None
+    return _object(what, "the map", document)
+
+
+def _object(what: str, where: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise MalformedData(what, f"{where}: is not a JSON object")
+    return value
+
+
+def _only(what: str, where: str, found: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    # A mistyped key must not be taken for one that was left out.
+    if unknown := next((key for key in found if key not in known), None):
+        raise MalformedData(what, f"{where}: unknown key {unknown!r}", f"known: {', '.join(known)}")

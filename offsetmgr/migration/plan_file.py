@@ -1,0 +1,406 @@
+"""A plan as a file: valid JSON, one group a line, hashed.
+
+Line layout, so that a plan of a million offsets is written and read as a stream and never held whole::
+
+    {"offsetmgr_plan": 1, "header": {...},
+    "groups": [
+    {...},
+    {...}
+    ],
+    "summary": {...}, "sha256": "..."}
+
+The hash covers every byte before it.  A plan that was edited, cut or reformatted is refused: it is frozen.
+Only this module knows the encoding; the journal uses its `encode_step` and `decode_step`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from offsetmgr.core.errors import PlanError, UnknownVersion
+from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Guard
+from offsetmgr.migration.partition_map import MapOrigin
+from offsetmgr.migration.plan import (
+    Action,
+    Endpoint,
+    GroupPlan,
+    IfAhead,
+    Origin,
+    PlanHeader,
+    PlanOptions,
+    Step,
+)
+from offsetmgr.stores.origin import Compared, Relation, Translate
+
+VERSIONS = (1, 2)
+"""1, and 2 for plans with partitions of Kafka 0.7: a reader that knows only 1 would take them for others."""
+TopicIds = Callable[[list[str]], Mapping[str, str]]
+_HEAD = b'{"offsetmgr_plan": '
+_GROUPS = b'"groups": [\n'
+_GROUPS_END = b"],\n"
+_HASH = b', "sha256": "'
+
+
+def encode_offset(value: OffsetAndMetadata) -> str:
+    """An offset alone as a number, with anything else as an object."""
+    offset, metadata, leader_epoch, commit_timestamp = value
+    if not metadata and leader_epoch is None and commit_timestamp is None:
+        return str(offset)
+    encoded: dict[str, Any] = {"offset": offset}
+    if metadata:
+        encoded["metadata"] = metadata
+    if leader_epoch is not None:
+        encoded["leader_epoch"] = leader_epoch
+    if commit_timestamp is not None:
+        encoded["commit_timestamp"] = commit_timestamp
+    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_offset(value: Any) -> OffsetAndMetadata:
+    if value.__class__ is int:
+        return tuple.__new__(OffsetAndMetadata, (value, "", None, None))
+    return OffsetAndMetadata(
+        value["offset"], value.get("metadata", ""), value.get("leader_epoch"), value.get("commit_timestamp")
+    )
+
+
+def encode_step(step: Step, *, whole: bool = True) -> str:
+    """One step as JSON text; not ``whole``: only what a journal needs, the before-image and the value to write.
+
+    Built here, since a plan is made of little else and `json.dumps` takes three times as
+    long for so small a thing."""
+    tp, action, source, target, after, note, origin = step
+    text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
+    if whole and source is not None:
+        text += f',"source":{encode_offset(source)}'
+    if target is not None:
+        text += f',"target":{encode_offset(target)}'
+    if after is not None:
+        text += f',"after":{encode_offset(after)}'
+    if whole and origin is not None:
+        text += f',"origin":{_encode_origin(origin)}'
+    return text + (f',"note":{json.dumps(note, ensure_ascii=False)}}}' if whole and note else "}")
+
+
+def _encode_origin(origin: Origin) -> str:
+    encoded = {
+        "partition": BrokerPartition.to_json(origin.partition),
+        "how": origin.how,
+        "evidence": origin.evidence,
+    }
+    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
+
+
+def _decode_origin(encoded: Mapping[str, Any]) -> Origin:
+    return Origin(BrokerPartition.from_json(encoded["partition"]), encoded["how"], encoded["evidence"])
+
+
+_ACTIONS = {action.value: action for action in Action}
+
+
+def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
+    get, new = encoded.get, tuple.__new__  # which skips the argument handling of named tuples
+    source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
+    wanted = None if source is None else decode_offset(source)
+    held = None if target is None else decode_offset(target)
+    # Most steps write what the source holds: one object serves both.
+    expected = wanted if after == source else None if after is None else decode_offset(after)
+    p = encoded["p"]
+    tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
+    origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
+    return new(Step, (tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin))
+
+
+def _encode_group(plan: GroupPlan) -> bytes:
+    encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
+    for name in ("guard_note", "old_members", "members", "state", "error", "note"):
+        if value := getattr(plan, name):
+            encoded[name] = value
+    head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
+    return f'{head[:-1]},"topics":{encode_steps(plan.steps)}}}'.encode()
+
+
+def encode_steps(steps: Iterable[Step], *, whole: bool = True) -> str:
+    """Steps by topic, as JSON text."""
+    topics: dict[str, list[str]] = {}
+    for step in steps:
+        topics.setdefault(step.tp.topic, []).append(encode_step(step, whole=whole))
+    members = (f"{json.dumps(topic, ensure_ascii=False)}:[{','.join(parts)}]" for topic, parts in topics.items())
+    return "{" + ",".join(members) + "}"
+
+
+def _decode_group(line: bytes) -> GroupPlan:
+    encoded = json.loads(line)
+    steps = tuple(decode_step(topic, step) for topic, steps in encoded["topics"].items() for step in steps)
+    return GroupPlan(
+        encoded["group"],
+        encoded["target_group"],
+        steps,
+        Guard(encoded["guard"]),
+        encoded.get("guard_note", ""),
+        tuple(encoded.get("old_members", ())),
+        tuple(encoded.get("members", ())),
+        encoded.get("state", ""),
+        encoded.get("error", ""),
+        encoded.get("note", ""),
+    )
+
+
+def _encode_header(header: PlanHeader) -> dict[str, Any]:
+    options = header.options
+    used = header.partition_map
+    return {
+        "plan_id": header.plan_id,
+        "created_at": header.created_at,
+        "source": _encode_endpoint(header.source),
+        "target": _encode_endpoint(header.target),
+        "options": {
+            "if_ahead": options.if_ahead.value,
+            "clamp": options.clamp,
+            "topics": list(options.topics),
+            "groups": list(options.groups),
+            "rename": dict(options.rename),
+            "onto_existing": options.onto_existing,
+        },
+        "cluster_id": header.cluster_id,
+        "retention_ms": header.retention_ms,
+        "expires_at": header.expires_at,
+        "tool": header.tool,
+        **_encode_crossing(header),
+        **({"weaknesses": list(header.weaknesses)} if header.weaknesses else {}),
+        **({} if used is None else {"partition_map": {"sha256": used.sha256, "confirmed_by": used.confirmed_by}}),
+    }
+
+
+def _encode_crossing(header: PlanHeader) -> dict[str, Any]:
+    if header.compared is None:
+        return {}
+    encoded = {"relation": header.compared.relation.value, "how": header.compared.how, "recreation": header.recreation}
+    return {"logs": encoded | ({} if header.translate is None else {"translate": header.translate.value})}
+
+
+def _encode_endpoint(endpoint: Endpoint) -> dict[str, str]:
+    return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
+
+
+def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
+    options = encoded["options"]
+    used = encoded.get("partition_map")
+    logs = encoded.get("logs")
+    return PlanHeader(
+        encoded["plan_id"],
+        encoded["created_at"],
+        Endpoint(**encoded["source"]),
+        Endpoint(**encoded["target"]),
+        PlanOptions(
+            IfAhead(options["if_ahead"]),
+            options["clamp"],
+            tuple(options["topics"]),
+            tuple(options["groups"]),
+            dict(options["rename"]),
+            options["onto_existing"],
+        ),
+        encoded["cluster_id"],
+        encoded["retention_ms"],
+        encoded["tool"],
+        None if logs is None else Compared(Relation(logs["relation"]), logs["how"]),
+        Translate(logs["translate"]) if logs and "translate" in logs else None,
+        "" if logs is None else logs["recreation"],
+        None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
+        tuple(encoded.get("weaknesses", ())),
+        version,
+    )
+
+
+class PlanSummary:
+    """Counts over a plan, gathered while it is written: groups, steps by action, groups in error or active."""
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.actions: Counter[str] = Counter()
+        self.failed_groups = 0
+        self.active_groups = 0
+        self.unlocked_groups = 0
+        self.left_out_groups = 0
+        self.topic_ids: dict[str, str] = {}
+        """Of each topic that is written: its id in the target when the plan was made; "" where the target has none."""
+
+    def add(self, plan: GroupPlan) -> None:
+        self.groups += 1
+        self.failed_groups += bool(plan.error)
+        self.active_groups += bool(plan.members)
+        self.left_out_groups += bool(plan.note)
+        self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
+        self.actions.update([step.action for step in plan.steps])
+        for step in plan.writes():
+            self.topic_ids.setdefault(step.tp.topic, "")
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether anything in the plan should be read by a person before it is applied (beside clamped offsets)."""
+        groups = self.failed_groups or self.active_groups or self.left_out_groups
+        return bool(self.refused or groups or self.actions[Action.REWIND])
+
+    @property
+    def writes(self) -> int:
+        return sum(n for action, n in self.actions.items() if Action(action).writes)
+
+    @property
+    def refused(self) -> int:
+        return sum(n for action, n in self.actions.items() if Action(action).refuses)
+
+    def encode(self) -> dict[str, Any]:
+        return {
+            "groups": self.groups,
+            "failed_groups": self.failed_groups,
+            "active_groups": self.active_groups,
+            "unlocked_groups": self.unlocked_groups,
+            "left_out_groups": self.left_out_groups,
+            "actions": dict(sorted(self.actions.items())),
+            "topic_ids": self.topic_ids,
+        }
+
+    @classmethod
+    def decode(cls, encoded: Mapping[str, Any]) -> PlanSummary:
+        summary = cls()
+        summary.groups = encoded["groups"]
+        summary.failed_groups = encoded["failed_groups"]
+        summary.active_groups = encoded["active_groups"]
+        summary.unlocked_groups = encoded["unlocked_groups"]
+        summary.left_out_groups = encoded.get("left_out_groups", 0)
+        summary.actions = Counter(encoded["actions"])
+        summary.topic_ids = encoded.get("topic_ids", {})
+        return summary
+
+
+def write_plan(
+    path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
+) -> tuple[PlanSummary, str]:
+    """Writes a plan as a stream, whole or not at all; gives back its summary and its hash. ``topic_ids`` gives the ids
+    that topics have in the target.
+
+    Raises `PlanError` where the file exists already (a plan is never overwritten) or cannot be written.
+    """
+    if path.exists():
+        raise PlanError(f"plan {path}", "this file exists, and a plan is never overwritten", "choose another name")
+    summary = PlanSummary()
+    digest = hashlib.sha256()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as out:
+
+            def put(data: bytes) -> None:
+                digest.update(data)
+                out.write(data)
+
+            put(_HEAD + str(header.version).encode() + b', "header": ')
+            put(json.dumps(_encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
+            between = b""
+            for group in groups:
+                put(between + _encode_group(group))
+                between = b",\n"
+                summary.add(group)
+            summary.topic_ids |= topic_ids(list(summary.topic_ids))
+            put((b"\n" if summary.groups else b"") + _GROUPS_END)
+            put(b'"summary": ' + json.dumps(summary.encode()).encode())
+            out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(part, path)  # unlike a rename, fails where somebody else made the file meanwhile
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+        hint = (
+            "make room, then run the same command again"
+            if full
+            else "name another file, in a folder that can be written"
+        )
+        raise PlanError(f"plan {path}", error.strerror or str(error), hint) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+    return summary, digest.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes a created or renamed file's *name* durable, which its own fsync does not."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class PlanFile:
+    """A plan on disk, checked against its hash when opened, then read group by group as often as needed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `PlanError` where the file is missing, damaged or was edited, `UnknownVersion` for another version."""
+        self.path = path
+        try:
+            with path.open("rb") as lines:
+                self.header, self.sha256, self.summary = self._check(lines)
+        except OSError as error:
+            raise PlanError(f"plan {path}", error.strerror or str(error)) from error
+
+    def _check(self, lines: Iterable[bytes]) -> tuple[PlanHeader, str, PlanSummary]:
+        digest = hashlib.sha256()
+        first = last = b""
+        version = 0
+        for number, line in enumerate(lines):
+            if number == 0:
+                first = line
+                version = self._check_version(first)
+            digest.update(last)
+            last = line
+        if not first:
+            raise PlanError(f"plan {self.path}", "the file is empty", "make a new plan")
+        head, found, claimed = last.rpartition(_HASH)
+        digest.update(head)
+        if not found or claimed.rstrip() != digest.hexdigest().encode() + b'"}':
+            raise PlanError(
+                f"plan {self.path}", "its hash does not match: the file was changed or cut", "make a new plan"
+            )
+        header = json.loads(first.rstrip().removesuffix(b",") + b"}")["header"]
+        summary = json.loads(b"{" + head + b"}")["summary"]
+        return _decode_header(header, version), digest.hexdigest(), PlanSummary.decode(summary)
+
+    def _check_version(self, first: bytes) -> int:
+        if not first.startswith(_HEAD):
+            raise PlanError(f"plan {self.path}", "this is not a plan of offsetmgr")
+        version = first[len(_HEAD) :].partition(b",")[0].decode(errors="replace")
+        known = {str(number): number for number in VERSIONS}
+        if version not in known:
+            why = f"version {version[:20]} is not known here (known: {', '.join(known)})"
+            raise UnknownVersion(f"plan {self.path}", why)
+        return known[version]
+
+    def groups(self) -> Iterator[GroupPlan]:
+        """The plan's groups, one at a time, in the file's order."""
+        for _position, group in self.positioned_groups():
+            yield group
+
+    def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
+        """As `groups`, each with its place in the file, for `group_at`."""
+        with self.path.open("rb") as lines:
+            lines.readline()
+            position = lines.tell() + len(lines.readline())
+            for line in lines:
+                if line == _GROUPS_END:
+                    return
+                yield position, _decode_group(line.rstrip().removesuffix(b","))
+                position += len(line)
+
+    def group_at(self, position: int) -> GroupPlan:
+        with self.path.open("rb") as lines:
+            lines.seek(position)
+            return _decode_group(lines.readline().rstrip().removesuffix(b","))

@@ -1,0 +1,179 @@
+"""The gate before the first step of a rolling bounce: which phase the group is in, and whether the change is safe now.
+
+It only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from offsetmgr.core.commit_mode import Phase, PhaseChange, require_safe
+from offsetmgr.core.errors import GateRefused, OffsetMgrError
+from offsetmgr.core.model import Committed, Offset, TopicPartition
+from offsetmgr.migration.evidence import Known, Rules, behaviour_of
+from offsetmgr.migration.group_observer import GroupView, Window, watch_group
+from offsetmgr.migration.group_snapshot import Observation, Reading
+from offsetmgr.migration.ownership_history import Watch, offset_or
+from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, infer_phase, judge
+
+
+class GateClosed(GateRefused):
+    """A gate that the evidence does not open; ``report`` is that evidence."""
+
+    def __init__(self, what: str, report: PhaseReport) -> None:
+        super().__init__(what, shortfall(report), "offsetmgr runbook check shows each verdict with its evidence")
+        self.report = report
+
+
+def shortfall(report: PhaseReport) -> str:
+    """What a closed gate lacks, in one line."""
+    lacks = list(report.problems)
+    lacks += [f"{m.member}: {m.why}" for m in report.members if not m.ok]
+    lacks += [f"{p.partition}: {p.why}" for p in report.partitions if not p.ok and p.member is None]
+    if not lacks:
+        return "no member was judged"
+    return "; ".join(lacks[:3]) + (f"; and {len(lacks) - 3} more" if len(lacks) > 3 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a bounce begins. ``report`` is the dual phase's check where the change begins there."""
+
+    change: PhaseChange
+    watch: Watch
+    report: PhaseReport | None = None
+
+    @property
+    def seen(self) -> Observation:
+        assert self.watch.latest is not None  # a watch begins with an observation
+        return self.watch.latest
+
+
+def find_start(
+    view: GroupView,
+    group: str,
+    to: Phase,
+    *,
+    start: Phase | None = None,
+    baseline: Observation | None = None,
+    rules: Rules | None = None,
+    window: Window | None = None,
+) -> Start:
+    """The change that would lead to the phase, with the evidence that it may begin.
+
+    Into the dual phase the stores must not make the larger offset a jump forward; out of it every member must be known
+    to be dual (ZooKeeper may be behind where nothing moves: the caller copies that first and checks again).
+
+    Raises `GateRefused` with the reason; `GateClosed` where the evidence falls short.
+    """
+    rules, window = rules or Rules(), window or Window()
+    if not view.registry.members(group, view.cluster.topics).members:
+        raise GateRefused(
+            f"bounce of group {group}",
+            "no live member is registered in ZooKeeper, so there is nobody to restart",
+            "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
+        )
+    if start is not None and (start is to or Phase.DUAL not in (start, to)):
+        seen = view.observe(group)
+        require_safe(start, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+    if to is Phase.DUAL:
+        return _into_dual(view, group, start, window)
+    return _out_of_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
+
+
+def _into_dual(view: GroupView, group: str, start: Phase | None, window: Window) -> Start:
+    """A refusal that the next commits may take back is made only at the end of the window."""
+    if start is not None:
+        change = require_safe(start, Phase.DUAL)
+        watch = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
+    else:
+        watch = watch_group(view, group, window, enough=_can_begin)
+        change = require_safe(_start_of(infer_phase(watch)), Phase.DUAL)
+    refuse_jump(change, watch)
+    return Start(change, watch)
+
+
+def _can_begin(watch: Watch) -> bool:
+    """Whether the commits seen so far show where a bounce to dual begins, and that it may."""
+    found = infer_phase(watch)
+    if found.known is not Known.SEEN:
+        return False
+    if found.phase is Phase.DUAL:  # known of the whole group only when every partition has told
+        return all(behaviour_of(track) is not None for track in watch.tracks.values())
+    others = found.members - {Phase.DUAL}
+    return len(others) != 1 or not _jumps(PhaseChange(next(iter(others)), Phase.DUAL), watch)
+
+
+def _start_of(found: InferredPhase) -> Phase:
+    """The phase that a bounce to dual leaves; members that are dual already do not matter."""
+    if found.phase is not None:
+        return found.phase
+    others = found.members - {Phase.DUAL}
+    if len(others) == 1:
+        return next(iter(others))
+    raise GateRefused(
+        "bounce to dual",
+        f"the phase that the group is in is not known: {found.why}",
+        "a partition with traffic and a longer --window show it; or say it with --from-phase",
+    )
+
+
+def refuse_jump(change: PhaseChange, watch: Watch) -> None:
+    """A dual member reads the larger offset: where the store that is not in use is ahead, it would skip messages."""
+    jumps = _jumps(change, watch)
+    if jumps:
+        used, other = _stores(change)
+        more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
+        raise GateRefused(
+            f"bounce {change}",
+            f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
+            f" between would never be consumed ({'; '.join(jumps[:3])}{more})",
+            f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
+        )
+
+
+def _stores(change: PhaseChange) -> tuple[str, str]:
+    """The store that the group uses, and the other one."""
+    return ("ZooKeeper", "Kafka") if change.start is Phase.ZOOKEEPER else ("Kafka", "ZooKeeper")
+
+
+def _jumps(change: PhaseChange, watch: Watch) -> list[str]:
+    """The partitions where the store that is not in use is ahead, with both offsets."""
+    seen = watch.latest
+    if seen is None:
+        return []
+    used, other = _stores(change)
+    jumps: list[str] = []
+    for tp in seen.partitions:
+        track = watch.tracks.get(tp)
+        if track is not None and track.zookeeper.moves and track.kafka.moves:
+            continue
+        here, there = seen.zookeeper[tp], seen.kafka[tp]
+        if change.start is Phase.KAFKA:
+            here, there = there, here
+        if isinstance(there, Committed) and offset_or(here) < there.offset:
+            jumps.append(f"{tp}: {used} {offset_or(here)}, {other} {there.offset}".replace(" -1", " no offset"))
+    return jumps
+
+
+def _out_of_dual(
+    view: GroupView, group: str, to: Phase, baseline: Observation | None, rules: Rules, window: Window
+) -> Start:
+    change = PhaseChange(Phase.DUAL, to)
+
+    def report_of(watch: Watch) -> PhaseReport:
+        # Members in the target phase already (a bounce that was turned round, or lost its state) are as good as dual.
+        return judge(watch, Phase.DUAL, baseline=baseline, rules=rules, also=to)
+
+    watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
+    report, found, seen = report_of(watch), infer_phase(watch), watch.latest
+    if found.known is Known.SEEN and found.phase not in (None, Phase.DUAL) and seen is not None:
+        require_safe(found.phase, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
+    if not report.passed:
+        raise GateClosed(f"bounce {change}: the gate dual is closed", report)
+    return Start(change, watch, report)
+
+
+def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:
+    return {tp: found for tp, found in readings.items() if not isinstance(found, OffsetMgrError)}

@@ -1,0 +1,181 @@
+"""Where a migration stands, read from its journal: what is settled, what was begun, what is left.
+
+Memory grows with the groups (a few numbers each), never with the offsets: a group's intent is read again from its
+place in the journal when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from offsetmgr.core.errors import JournalError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
+from offsetmgr.migration.plan import Step
+from offsetmgr.migration.plan_file import decode_step
+
+
+def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[Step]:
+    return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:
+    topics: dict[str, list[int | str]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(BrokerPartition.to_json(tp.partition))
+    return topics
+
+
+def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartition]:
+    return {TopicPartition(topic, BrokerPartition.from_json(p)) for topic, numbers in encoded.items() for p in numbers}
+
+
+DEFINITE: Final = frozenset(
+    {
+        "GroupActive",
+        "Conflict",
+        "RewindRefused",
+        "UnknownTopicOrPartition",
+        "OffsetOutOfRange",
+        "OffsetMetadataTooLarge",
+        "RecreatedTopic",
+        "Unreadable",
+        "UsageError",
+        "NotAuthorized",
+        "AuthenticationFailed",
+        "GroupNotFound",
+        "UnsupportedOperation",
+    }
+)
+"""Errors after which it is certain that nothing was written; after any other one it is not known."""
+
+
+@dataclass(slots=True)
+class WorkState:
+    """One kind of work (apply, undo, or delete) over the groups of a plan, as far as the journal tells.
+
+    ``intents`` holds the position of each group's first intent, ``outcomes`` those of its outcomes; ``settled`` the
+    groups with nothing left to do; ``unknown`` those that an attempt was begun on whose outcome was never recorded.
+    """
+
+    opened: bool = False
+    complete: bool = False
+    intents: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, list[int]] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    _pending: set[str] = field(default_factory=set)
+    _wrote: bool = False
+
+    @property
+    def touched(self) -> bool:
+        """Whether this work has, or may have, written anything."""
+        return self._wrote or bool(self.unknown)
+
+    def take(self, step: str, position: int, record: Record) -> None:
+        if step == "open":
+            self.opened, self.complete = True, False
+        elif step == "complete":
+            self.complete = True
+        elif step == "intent":
+            self.intents.setdefault(record["group"], position)
+            if record["group"] in self._pending:
+                self.unknown.add(record["group"])
+            self._pending.add(record["group"])
+        elif step == "outcome":
+            self._take_outcome(position, record)
+
+    def _take_outcome(self, position: int, record: Record) -> None:
+        group = record["group"]
+        self.outcomes.setdefault(group, []).append(position)
+        self._pending.discard(group)
+        failed = record.get("failed", ())
+        self._wrote = self._wrote or bool(record.get("written")) or any(f[2] not in DEFINITE for f in failed)
+        if failed:
+            self.settled.discard(group)
+        else:
+            self.settled.add(group)
+
+    def end(self) -> None:
+        """The journal has been read to its end: what is still pending was never recorded."""
+        self.unknown |= self._pending
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """A group's partitions by what one kind of work did to them, over all its runs.
+
+    ``written`` by us; ``left`` as they were, for a reason; ``maybe``: an attempt was made and its outcome is not known,
+    so a partition that holds what we wanted was (inferred) written by us.
+    """
+
+    written: frozenset[TopicPartition]
+    left: frozenset[TopicPartition]
+    maybe: frozenset[TopicPartition]
+
+
+@dataclass(slots=True)
+class MigrationState:
+    """Everything that a journal tells, by kind of work. A plan without a journal has an empty state."""
+
+    path: Path
+    apply: WorkState = field(default_factory=WorkState)
+    undo: WorkState = field(default_factory=WorkState)
+    delete: WorkState = field(default_factory=WorkState)
+    finalized_at: int | None = None
+    refreshed_at: int | None = None
+    last_at: int | None = None
+
+    @classmethod
+    def read(cls, path: Path, plan_sha256: str) -> MigrationState:
+        """Raises `JournalError` for a damaged journal or one of another plan."""
+        state = cls(path)
+        if not path.exists():
+            return state
+        kinds = {"apply": state.apply, "undo": state.undo, "delete": state.delete}
+        for position, record in read_journal(path):
+            if position == 0:
+                check_opening(path, record, plan_sha256)
+                continue
+            state.last_at = record["at"]
+            name, _, step = record["kind"].partition("-")
+            if name in kinds and step:
+                kinds[name].take(step, position, record)
+            elif record["kind"] == "finalized":
+                state.finalized_at = record["at"]
+            elif record["kind"] == "refreshed":
+                state.refreshed_at = record["at"]
+            else:
+                raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
+        for work in kinds.values():
+            work.end()
+        return state
+
+    def intended(self, work: WorkState, group: str) -> list[Step]:
+        """The steps of a group's first intent: its before-images are the true ones, whatever was retried later."""
+        position = work.intents.get(group)
+        return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
+
+    def outcomes(self, work: WorkState, group: str) -> Iterator[Record]:
+        for position in work.outcomes.get(group, ()):
+            yield record_at(self.path, position)
+
+    def partitions(self, work: WorkState, group: str) -> Partitions:
+        """What became of each partition of a group so far."""
+        written: set[TopicPartition] = set()
+        left: set[TopicPartition] = set()
+        maybe: set[TopicPartition] = set()
+        for record in self.outcomes(work, group):
+            written |= decode_partitions(record.get("written", {}))
+            left |= decode_partitions(record.get("left", {}))
+            maybe |= {
+                TopicPartition(f[0], BrokerPartition.from_json(f[1]))
+                for f in record.get("failed", ())
+                if f[2] not in DEFINITE
+            }
+        if group in work.unknown:
+            maybe |= {step.tp for step in self.intended(work, group)}
+        return Partitions(frozenset(written), frozenset(left - written), frozenset(maybe - written))

@@ -1,0 +1,157 @@
+"""The command that restarts one member: a template becomes a line for the shell, and the line is run.
+
+Member ids and hosts come from ZooKeeper, where anybody who may register a consumer can write them, so a value is
+quoted where the template leaves it bare, and refused where it would need quoting inside the template's own quotes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from offsetmgr.core.commit_mode import SETTINGS, Phase
+from offsetmgr.core.errors import UsageError
+
+PLACEHOLDERS = ("host", "member", "group", "phase", "settings")
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+=/][A-Za-z0-9_.,:@%+=/-]*")
+
+
+def check_template(template: str) -> None:
+    """Raises `UsageError` where the template could not name the member that it is to restart."""
+    if not ({"host", "member"} & set(_PLACEHOLDER.findall(template))):
+        raise UsageError(
+            "--command",
+            "the template contains neither {host} nor {member}, so it would do the same for every member",
+            "for instance: --command 'ssh {host} systemctl restart my-consumer'",
+        )
+
+
+def fill_template(template: str, *, group: str, member: str, host: str | None, phase: Phase) -> str:
+    """The command for one member, its values quoted for a POSIX shell.
+
+    Raises `UsageError` where a value is missing, begins with a dash (it would be taken for an option), or stands
+    inside the template's quotes and is not plain text.
+    """
+    values = {
+        "host": host,
+        "member": member,
+        "group": group,
+        "phase": phase.value,
+        "settings": SETTINGS[phase].as_argument(),
+    }
+    parts: list[str] = []
+    end = 0
+    quote = ""
+    for found in _PLACEHOLDER.finditer(template):
+        text = template[end : found.start()]
+        quote = _open_quote(text, quote)
+        parts += [text, _value(found[1], values, quote)]
+        end = found.end()
+    return "".join([*parts, template[end:]])
+
+
+def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
+    value = values[name]
+    if value is None:
+        raise UsageError(
+            f"{{{name}}} of member {values['member']}",
+            "the registry does not tell it (the consumer id is configured)",
+            "say it with --host MEMBER=HOST, or use {member} in the command",
+        )
+    if value.startswith("-"):
+        raise UsageError(f"{{{name}}} = {value!r}", "it begins with a dash and would be taken for an option")
+    if not quote:
+        return shlex.quote(value)
+    if name != "settings" and not _PLAIN.fullmatch(value):
+        raise UsageError(
+            f"{{{name}}} = {value!r}",
+            "it is not plain text and stands inside quotes of the template, where it cannot be quoted safely",
+            f"leave {{{name}}} outside the quotes",
+        )
+    return value
+
+
+def _open_quote(text: str, quote: str) -> str:
+    """The quote character that is open after ``text``, given the one that was open before it (POSIX rules)."""
+    escaped = False
+    for char in text:
+        if escaped:
+            escaped = False
+        elif char == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"`":
+            quote = char
+    return quote
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended: its exit code (negative: ended by that signal), or ``timed_out``."""
+
+    exit_code: int
+    timed_out: bool = False
+
+
+class CommandRunner(Protocol):
+    """What runs a command line; tests of the bounce's logic hand in their own."""
+
+    def __call__(
+        self, command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = ...
+    ) -> CommandResult: ...
+
+
+def _unnoticed(_: int) -> None:
+    """For callers that need not know the process."""
+
+
+def run_in_shell(
+    command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _unnoticed
+) -> CommandResult:
+    """Runs the command through ``/bin/sh``; what it prints is appended to the log file. ``started`` gets its pid.
+
+    In a session of its own, so that Ctrl-C at our terminal does not reach it half-way; ended (with everything that it
+    started in that session) when the time is over.
+    """
+    with log.open("ab") as out:
+        out.write(f"--- {datetime.now(tz=UTC).isoformat(timespec='seconds')} $ {command}\n".encode())
+        out.flush()
+        child = subprocess.Popen(  # the operator's own command line: a shell is what was asked for
+            command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        started(child.pid)
+        try:
+            result = CommandResult(child.wait(timeout_seconds))
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            result = CommandResult(child.wait(), timed_out=True)
+        out.write(f"--- exit code {result.exit_code}{' (time-out)' if result.timed_out else ''}\n".encode())
+    return result
+
+
+def still_running(pid: int) -> bool:
+    """Whether a command that `run_in_shell` began in an earlier process still runs: it leads a session of its own, so
+    an unrelated process that was given the same pid is hardly ever taken for it."""
+    try:
+        leads = os.getsid(pid) == pid
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, PermissionError):
+        return False
+    except FileNotFoundError:  # gone meanwhile, or a system without /proc
+        return leads and not Path("/proc/self/stat").exists()
+    return leads and state not in "ZX"

@@ -1,0 +1,195 @@
+"""Runbooks and phase reports as text, for a person who reads them at night, and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.migration.group_snapshot import Observation, at, clock_time, reading_text
+from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.runbook import Runbook, Stage
+
+
+def runbook_markdown(book: Runbook) -> str:
+    """The runbook: what is the case, what to do now, stage by stage, and how to go back."""
+    start = book.found.phase.value if book.found.phase else "unknown"
+    lines = [
+        f"# Runbook: group `{book.group}`, {start} -> {book.to.value}",
+        "",
+        f"Written {at(book.baseline.at_ms)} from the group's state at that moment.",
+        f"ZooKeeper: `{book.stores['zookeeper']}`. Kafka: `{book.stores['kafka']}`.",
+        "",
+        f"**Phase now: {start}** ({book.found.known.value}: {book.found.why}).",
+        "",
+    ]
+    if book.warnings:
+        lines += ["## Mind this first", "", *(f"- {w}" for w in book.warnings), ""]
+    if not book.stages:
+        lines += [f"Nothing is to be done: the group is in phase {book.to.value}.", ""]
+    for number, stage in enumerate(book.stages, 1):
+        lines += _stage_lines(number, len(book.stages), stage, book.baseline)
+    lines += ["## Baseline: members", "", *_members_table(book.baseline), ""]
+    lines += ["## Baseline: offsets", "", *_offsets_table(book.baseline), ""]
+    return "\n".join(lines)
+
+
+def _stage_lines(number: int, of: int, stage: Stage, seen: Observation) -> list[str]:
+    lines = [
+        f"## Stage {number} of {of}: {stage.change}",
+        "",
+        f"Why this is safe: {stage.why_safe}",
+        "",
+    ]
+    step = 1
+    for text in stage.before:
+        lines.append(f"{step}. {text}")
+        step += 1
+    lines += [
+        f"{step}. In the `consumer.properties` of every member:",
+        "",
+        "   ```properties",
+        *(f"   {line}" for line in stage.settings.as_lines()),
+        "   ```",
+        "",
+        *(f"   - {note}" for note in stage.settings.notes),
+        "",
+        f"{step + 1}. Restart the members one at a time, each cleanly (SIGTERM, never SIGKILL), and wait after each"
+        " until a new id is registered and every partition has an owner:",
+        "",
+    ]
+    if number == 1:
+        lines += [f"   - [ ] {_member_text(seen, m)}" for m in sorted(seen.members)]
+    else:
+        lines.append("   - [ ] every member that the renewed baseline names")
+    lines.append("")
+    step += 2
+    if stage.copies:
+        named = ", ".join(str(tp) for tp in stage.copies)
+        lines += [
+            f"{step}. As things stand, nothing moves on {named} and ZooKeeper is behind Kafka there. When every member"
+            " is dual, copy Kafka's offset to ZooKeeper, forward only and on condition of the version that was read."
+            " `runbook bounce` does it before its gate.",
+            "",
+        ]
+        step += 1
+    lines += [
+        f"{step}. The gate. Go on only when this returns 0:",
+        "",
+        "   ```sh",
+        f"   {stage.gate}",
+        "   ```",
+        "",
+        "The same, done for you (it shows the commands; with `--execute` it runs them, one member at a time, with the"
+        " gate after each):",
+        "",
+        "```sh",
+        stage.bounce,
+        "```",
+        "",
+        "**Way back from here:**",
+        "",
+        *(f"- {text}" for text in stage.back),
+        "",
+    ]
+    return lines
+
+
+def _member_text(seen: Observation, member: str) -> str:
+    found = seen.members[member]
+    owned = ", ".join(str(tp) for tp in seen.owned_by(member)) or "no partition"
+    return f"`{member}` on {found.host or 'unknown host'}: {owned}"
+
+
+def _members_table(seen: Observation) -> list[str]:
+    rows = [
+        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), str(len(seen.owned_by(m.id))))
+        for _, m in sorted(seen.members.items())
+    ]
+    return markdown_table(("member", "host", "registered", "partitions"), rows)
+
+
+def _offsets_table(seen: Observation) -> list[str]:
+    def row(tp: TopicPartition) -> tuple[str, ...]:
+        owned, log, lag = seen.owners.get(tp), seen.logs.get(tp), seen.lag(tp)
+        return (
+            str(tp),
+            owned.member if owned else "none",
+            reading_text(seen.zookeeper.get(tp)),
+            reading_text(seen.kafka.get(tp)),
+            str(log.end) if isinstance(log, LogRange) else "unknown",
+            "unknown" if lag is None else str(lag),
+        )
+
+    every = sorted({*seen.partitions, *seen.unconsumed})
+    return markdown_table(("partition", "owner", "ZooKeeper", "Kafka", "log end", "lag"), map(row, every))
+
+
+def report_text(report: PhaseReport) -> str:
+    """A phase report for a terminal: the answer first, then what it lacks, then every verdict with its evidence."""
+    seconds = (report.ended_ms - report.began_ms) / 1000
+    lines = [
+        f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"
+        f" (watched for {seconds:.1f} s, {clock_time(report.began_ms)} to {clock_time(report.ended_ms)} UTC on"
+        f" {at(report.ended_ms)[:10]})",
+        *(f"problem: {p}" for p in report.problems),
+        *(f"note: {n}" for n in report.notes),
+    ]
+    for m in sorted(report.members, key=lambda m: (m.ok, m.member)):
+        lines.append(f"{'ok' if m.ok else 'NO':<3} {m.member} ({m.known.value}): {m.why}")
+        if m.settle:
+            lines.append(f"      what settles it: {m.settle}")
+    for p in sorted(report.partitions, key=lambda p: (p.ok, p.partition)):
+        lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.known.value}): {p.why}")
+        if p.settle:
+            lines.append(f"      what settles it: {p.settle}")
+    return "\n".join(lines)
+
+
+def report_json(report: PhaseReport) -> dict[str, Any]:
+    """A phase report as plain JSON values; offsets that are unknown or absent are null."""
+    return {
+        "group": report.group,
+        "phase": report.phase.value,
+        "passed": report.passed,
+        "began_ms": report.began_ms,
+        "ended_ms": report.ended_ms,
+        "not_bounced": list(report.not_bounced),
+        "problems": list(report.problems),
+        "notes": list(report.notes),
+        "members": [
+            {
+                "member": m.member,
+                "host": m.host,
+                "ok": m.ok,
+                "known": m.known.value,
+                "why": m.why,
+                "settle": m.settle,
+                "partitions": [str(tp) for tp in m.partitions],
+            }
+            for m in report.members
+        ],
+        "partitions": [
+            {
+                "topic": p.partition.topic,
+                "partition": p.partition.partition,
+                "member": p.member,
+                "ok": p.ok,
+                "known": p.known.value,
+                "why": p.why,
+                "settle": p.settle,
+                "zookeeper": p.zookeeper,
+                "kafka": p.kafka,
+                "log_end_offset": p.log_end,
+            }
+            for p in report.partitions
+        ],
+    }
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table with its columns aligned, so that it reads as well unrendered."""
+    cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
+    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]

@@ -1,0 +1,130 @@
+"""`Leading`: one round of the leader: turn, or see whether those who hold the period have nothing to finish."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, TypeAlias
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.leader_decision import Leader, Turn, next_turn
+from offsetmgr.period.records import ProgressNode
+from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.state_nodes import Room, View
+
+Topics: TypeAlias = Callable[[], Iterable[TopicPartition]]
+"""Every partition that takes part, as they are now. May ask a cluster; raises `OffsetMgrError`."""
+
+Idle: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
+"""Which of some partitions have no record in a period. May ask a cluster; raises `OffsetMgrError`."""
+
+HISTORY_KEPT: Final = 10_000
+"""Closed periods of which the history has entries: the names of all of them must fit into one answer of ZooKeeper."""
+
+_LOG: Final = logging.getLogger("offsetmgr.period")
+_FRESH: Final = 1.0
+"""Seconds for which an answer of `Topics`, or its failure, counts: a turn must not wait for a cluster each time."""
+_LOOKS: Final = (1.0, 30.0)
+"""Seconds between two looks at partitions that may have no records: at first, and at last."""
+_LONGEST_SLEEP: Final = 60.0
+"""Seconds after which the wall clock is looked at anew, in case that it was set."""
+_KEPT: Final = 2
+"""Periods after which what dead members had finished is forgotten."""
+
+
+class Leading:
+    """For one thread."""
+
+    def __init__(
+        self, schedule: Schedule, topics: Topics, idle: Idle | None, grace_ms: int, history_kept: int, clock: Clock
+    ) -> None:
+        self._schedule = schedule
+        self._topics = topics
+        self._idle = idle
+        self._grace_ms = grace_ms
+        self._history_kept = history_kept
+        self._clock = clock
+        self._partitions = frozenset[TopicPartition]()
+        self._asked = -float("inf")
+        self._looked = -float("inf")
+        self._pause = _LOOKS[0]
+
+    def step(self, room: Room, view: View, leader: Leader) -> bool:
+        """One round; whether there may be more to do at once. Raises what reading and writing raise, and
+        `ServerError` where nodes were deleted so that the run cannot go on."""
+        if view.seen.open_ is None:
+            room.require_new()
+        # A generator: the cluster is asked only where a period opens.
+        turn = next_turn(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
+        if isinstance(turn, Turn):
+            done = room.turn(turn, view)
+            if done and turn.closed is not None:
+                number = turn.closed.period.number
+                _LOG.info("period %d is closed; open: %s", number, turn.open_.stopped or turn.open_.number)
+                self._forget(room, view, number)
+            self._pause = _LOOKS[0]
+            return True
+        return bool(turn) and self._close_idle(room, view, turn, leader)
+
+    def next_look(self, view: View) -> float | None:
+        """Seconds until a round may find something although nothing changes; None: it never will."""
+        barrier, open_ = view.seen.barrier(), view.seen.open_
+        if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
+            return None
+        over_in = (barrier.period.end_ms + self._grace_ms - self._clock.now_ms()) / 1000
+        due_in = self._looked + self._pause - self._clock.monotonic()
+        return min(max(over_in, due_in, 0.0), _LONGEST_SLEEP)
+
+    def _now_there(self, view: View) -> Iterator[TopicPartition]:
+        """What takes part now; where that is not known, what did before. Raises where neither is known."""
+        now = self._clock.monotonic()
+        if now - self._asked > _FRESH:
+            # Never an own answer of long ago, from a time when another one may have led since.
+            before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
+            try:
+                found = frozenset(self._topics())
+            except OffsetMgrError as error:
+                if not before:
+                    raise
+                _LOG.warning("which partitions there are is not known anew: %s", error)
+                found = before
+            if not found:
+                _LOG.warning("no partition is there any more; those of before are kept")
+            self._partitions, self._asked = found or before, self._clock.monotonic()
+        yield from self._partitions
+
+    def _close_idle(self, room: Room, view: View, held: Collection[TopicPartition], leader: Leader) -> bool:
+        """Reports, in the leader's own progress, partitions that have no record in the period."""
+        barrier, now = view.seen.barrier(), self._clock.monotonic()
+        if self._idle is None or barrier is None or now < self._looked + self._pause:
+            return False
+        if self._clock.now_ms() < barrier.period.end_ms + self._grace_ms:
+            return False
+        self._looked, self._pause = now, min(2 * self._pause, _LOOKS[1])
+        number = barrier.period.number
+        try:
+            empty = set(self._idle(barrier.period, held)) & set(held)
+        except OffsetMgrError as error:
+            _LOG.warning("whether partitions have records in period %d is not known: %s", number, error)
+            return False
+        before = view.seen.progress.get(leader.member)
+        if not empty or before is None:
+            return False
+        finished = {**before.finished, **dict.fromkeys(empty, number)}
+        still = {tp for tp in before.idle if finished.get(tp) == number}
+        kept = {tp: offsets for tp, offsets in before.ranges.items() if tp not in empty}
+        node = ProgressNode(leader.member, leader.epoch, finished, frozenset(still | empty), kept)
+        return room.report(node, view.progress_versions[leader.member])
+
+    def _forget(self, room: Room, view: View, closed: int) -> None:
+        """What dead members have finished long ago is of no use any more, and the history is bounded."""
+        old = [
+            name
+            for name, node in view.seen.progress.items()
+            if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT
+        ]
+        room.forget(old, view)
+        if closed >= self._history_kept:
+            room.forget_history(closed - self._history_kept)

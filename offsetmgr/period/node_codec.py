@@ -1,0 +1,166 @@
+"""How every node of a coordinator is written: a JSON object with a version, sets of partitions as runs. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
+
+VERSION: Final = 1
+MOST_PARTITIONS: Final = 1_000_000
+"""Of one run of numbers, so that a broken node cannot fill the memory."""
+
+RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets of one partition: ``first`` belongs to it, ``end`` does not."""
+
+    first: int
+    end: int
+
+
+class NodeForm:
+    """A node's object, its fields read one by one; fields that nobody knows are left alone."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self.broken("is not JSON") from error
+        if not isinstance(fields, dict):
+            raise self.broken("is JSON, but not an object")
+        self._fields: dict[str, Any] = fields
+        version = self.number("version")
+        if version != VERSION:
+            raise UnknownVersion(f"ZooKeeper node {path}", f"is of version {version}; known: {VERSION}")
+
+    def broken(self, why: str) -> Unreadable:
+        return Unreadable(f"ZooKeeper node {self._path}", why)
+
+    def number(self, name: str) -> int:
+        value = self._fields.get(name)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise self.broken(f"has no number {name!r} of up to 63 bits")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str):
+            raise self.broken(f"has no text {name!r}")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise self.broken(f"has no object {name!r}")
+        return value
+
+    def optional_number(self, name: str) -> int | None:
+        """None where the field is null or not there."""
+        return None if self._fields.get(name) is None else self.number(name)
+
+    def numbers(self, name: str) -> dict[str, int]:
+        """An object whose every field is a number."""
+        fields = self.mapping(name)
+        return {key: self._part(fields).number(key) for key in fields}
+
+    def texts(self, name: str) -> dict[str, str]:
+        """An object whose every field is a text."""
+        fields = self.mapping(name)
+        return {key: self._part(fields).text(key) for key in fields}
+
+    def items(self, name: str) -> list[NodeForm]:
+        """The objects of a list, each read as this one; they have no version of their own."""
+        value = self._fields.get(name)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.broken(f"has no list of objects {name!r}")
+        return [self._part(item) for item in value]
+
+    def _part(self, fields: dict[str, Any]) -> NodeForm:
+        part = NodeForm.__new__(NodeForm)
+        part._path, part._fields = self._path, fields
+        return part
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
+
+    def ranges(self, name: str) -> dict[TopicPartition, OffsetRange]:
+        """Topic -> partition -> [first, end], as `ranges_of` writes them; empty where the field is not there."""
+        found = {tp: OffsetRange(first, end) for tp, (first, end) in self.offsets(name, ("FIRST", "END")).items()}
+        if broken := [tp for tp, offsets in found.items() if offsets.first > offsets.end]:
+            raise self.broken(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
+        return found
+
+    def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
+        """Topic -> partition -> as many offsets as ``row`` has names, as `rows_of` writes them.
+
+        Empty where the field is not there.
+        """
+        if name not in self._fields:
+            return {}
+        found: dict[TopicPartition, list[int]] = {}
+        for topic, numbers in self.mapping(name).items():
+            for number, value in numbers.items() if isinstance(numbers, dict) else [("", None)]:
+                offsets = value if isinstance(value, list) and all(type(n) is int for n in value) else []
+                known = len(offsets) == len(row) and all(0 <= n < 2**63 for n in offsets)
+                if not RUN.fullmatch(number) or "-" in number or not known:
+                    raise self.broken(f"the offsets of {topic} are not PARTITION: [{', '.join(row)}]")
+                found[TopicPartition(topic, int(number))] = offsets
+        return found
+
+    def partitions(self, name: str) -> list[TopicPartition]:
+        return self.runs(self.mapping(name))
+
+    def runs(self, topics: object) -> list[TopicPartition]:
+        """Topic -> runs of numbers, as `runs_of` writes them."""
+        if not isinstance(topics, dict):
+            raise self.broken("has no object where partitions should be")
+        found: list[TopicPartition] = []
+        for topic, runs in topics.items():
+            for run in runs.split(",") if isinstance(runs, str) else [""]:
+                match = RUN.fullmatch(run)
+                first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+                if not first <= last < first + MOST_PARTITIONS - len(found):
+                    raise self.broken(f"the partitions of {topic} are not runs of numbers")
+                found += (TopicPartition(topic, number) for number in range(first, last + 1))
+        return found
+
+
+def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    return {
+        topic: ",".join(_run(numbers) for numbers in _neighbours(sorted({tp.partition for tp in of_topic})))
+        for topic, of_topic in groupby(sorted(partitions), key=lambda tp: tp.topic)
+    }
+
+
+def ranges_of(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    return rows_of({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
+
+
+def rows_of(rows: Mapping[TopicPartition, list[int]]) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for (topic, number), offsets in sorted(rows.items()):
+        found.setdefault(topic, {})[str(number)] = offsets
+    return found
+
+
+def _neighbours(numbers: list[int]) -> Iterable[list[int]]:
+    for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
+        yield [number for _, number in run]
+
+
+def _run(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
+def node_bytes(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()

@@ -1,0 +1,314 @@
+"""`Room`: what lies under a coordinator's root in ZooKeeper, read and written. No thread, no decision.
+
+::
+
+    ROOT/coordinator        which period is open: the only place that says so
+    ROOT/topic-partitions   who must finish it
+    ROOT/progress/MEMBER    what a member has finished: one node a member, for all of its partitions
+    ROOT/members/MEMBER     the live ones (ephemeral); the oldest of them leads
+    ROOT/history/NUMBER     closed periods
+
+Every write is conditional. A member's *epoch* is the transaction that created its node under ``members``: ZooKeeper
+gives each a larger number, so whoever comes later has the larger epoch, of members of one name and of leaders alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError, OldMembers, ServerError, UsageError
+from offsetmgr.period import legacy_nodes
+from offsetmgr.period.leader_decision import Seen, Turn
+from offsetmgr.period.records import (
+    ClosedPeriod,
+    MemberNode,
+    OpenNode,
+    PartitionsNode,
+    ProgressNode,
+    decode_closed,
+    decode_member,
+    decode_open,
+    decode_partitions,
+    decode_progress,
+    encode_closed,
+    encode_member,
+    encode_open,
+    encode_partitions,
+    encode_progress,
+)
+from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.session import Node, WatchCallback, ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, Outcome, SetData, State
+from offsetmgr.zookeeper.groups.membership import ensure
+
+_HISTORY: Final = 2
+"""Which operation of a turn's transaction it is that writes the history."""
+_RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
+_MARK: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
+"""Of the folders: the original coordinator keeps text in a node of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMember:
+    """A member's registration. ``epoch``: see the module's docstring."""
+
+    epoch: int
+    session_id: int
+    node: MemberNode
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What was read. Not one moment's picture, which turns and reports make good by their conditions."""
+
+    seen: Seen
+    open_version: int | None
+    partitions_version: int | None
+    progress_versions: Mapping[str, int] = field(default_factory=dict)
+    members: Mapping[str, LiveMember] = field(default_factory=dict)
+
+    @property
+    def leader(self) -> str | None:
+        """The oldest live member."""
+        return min(self.members, key=lambda name: self.members[name].epoch, default=None)
+
+
+class Room:
+    """One root, seen through one session. All methods raise what the session raises."""
+
+    def __init__(self, session: ZookeeperSession, root: str) -> None:
+        """``root`` is a path under the session's chroot. Raises `UsageError`."""
+        if not root.startswith("/") or root == "/" or root.endswith("/") or "//" in root:
+            raise UsageError(f"root {root!r}", "is no path of a node", "as in /offsetmgr/periods/daily")
+        self._session = session
+        self.root = root
+        self.open_path, self.partitions_path = f"{root}/coordinator", f"{root}/topic-partitions"
+        self.progress_path, self.members_path = f"{root}/progress", f"{root}/members"
+        self.history_path = f"{root}/history"
+
+    def prepare(self) -> None:
+        """Makes the folders. Raises `OldMembers` where the original coordinator has written here."""
+        self.check_form()
+        parts = self.root.split("/")[1:]
+        ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
+        for path in (self.progress_path, self.members_path, self.history_path):
+            outcome = self._session.transaction([Create(path, _MARK)])
+            if outcome.code != Code.NODE_EXISTS:
+                self._done(outcome)
+
+    def check_form(self) -> None:
+        """Raises `OldMembers` where one of the nodes holds the original's text."""
+        paths = [self.open_path, self.partitions_path, self.progress_path]
+        for path, node in zip(paths, self._session.get_many(paths), strict=True):
+            _ours(self, path, node)
+
+    def full(self, path: str) -> str:
+        """A path as other clients of the server know it."""
+        return self._session.chroot + path
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def read(self) -> View:
+        """Everything but the history, in two requests. Raises `Unreadable`, `UnknownVersion` too."""
+        listed = self._session.children_many([self.progress_path, self.members_path])
+        reporting, living = (_names(names) for names in listed)
+        paths = [
+            self.open_path,
+            self.partitions_path,
+            *(f"{self.progress_path}/{name}" for name in reporting),
+            *(f"{self.members_path}/{name}" for name in living),
+        ]
+        found: dict[str, NodeData] = {}
+        for path, node in zip(paths, self._session.get_many(paths), strict=True):
+            if isinstance(node, OffsetMgrError):
+                raise node
+            if node is not None:
+                found[path] = node
+        open_, partitions = found.get(self.open_path), found.get(self.partitions_path)
+        opened, named = _ours(self, self.open_path, open_), _ours(self, self.partitions_path, partitions)
+        progress = {name: found[path] for name, path in zip(reporting, paths[2:], strict=False) if path in found}
+        members = {name: found[path] for name in living if (path := f"{self.members_path}/{name}") in found}
+        return View(
+            Seen(
+                decode_open(self.open_path, opened) if opened else None,
+                decode_partitions(self.partitions_path, named) if named else None,
+                {n: decode_progress(f"{self.progress_path}/{n}", node.data) for n, node in progress.items()},
+            ),
+            open_.version if open_ else None,
+            partitions.version if partitions else None,
+            {name: node.version for name, node in progress.items()},
+            {
+                name: LiveMember(
+                    node.czxid, node.ephemeral_owner, decode_member(f"{self.members_path}/{name}", node.data)
+                )
+                for name, node in members.items()
+            },
+        )
+
+    def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
+        """The open period alone, in one request. Raises `Unreadable`, `UnknownVersion` too."""
+        open_, partitions = self._session.get_many([self.open_path, self.partitions_path])
+        opened = _ours(self, self.open_path, open_)
+        named = _ours(self, self.partitions_path, partitions)
+        return (
+            decode_open(self.open_path, opened) if opened else None,
+            decode_partitions(self.partitions_path, named) if named else None,
+        )
+
+    def history(self, numbers: Sequence[int] | None = None) -> dict[int, ClosedPeriod]:
+        """Closed periods by number, those asked for or all; one that is not there is not in the answer.
+
+        Raises `Unreadable`, `UnknownVersion` too.
+        """
+        if numbers is None:
+            names = _names(self._session.children(self.history_path))
+            numbers = sorted(int(name) for name in names if name.isdigit())
+        paths = [f"{self.history_path}/{number}" for number in numbers]
+        return {
+            number: decode_closed(path, _data(node))
+            for number, path, node in zip(numbers, paths, self._session.get_many(paths), strict=True)
+            if node is not None
+        }
+
+    def watch(self, nodes: Sequence[str], parents: Sequence[str], changed: WatchCallback) -> list[str]:
+        """As `ZookeeperSession.watch_many`."""
+        return self._session.watch_many(nodes, parents, changed)
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    def register(self, member: str, node: MemberNode) -> int:
+        """Registers the member in this session and gives its epoch. Raises `Conflict` where another session has it."""
+        path = f"{self.members_path}/{member}"
+        outcome = self._session.transaction([Create(path, encode_member(node), ephemeral=True)])
+        if outcome.state is State.UNKNOWN:
+            self._session.sync()
+        elif outcome.code != Code.NODE_EXISTS:
+            self._done(outcome)
+        found = self._session.get(path)
+        if found is None or found.ephemeral_owner != self._session.session_id:
+            raise Conflict(
+                f"member {member}",
+                "is registered by another session",
+                "give each a name of its own; that of one which died is free once its session has ended",
+            )
+        return found.czxid
+
+    def describe(self, member: str, node: MemberNode) -> bool:
+        """Replaces what the member, which is registered in this session, says of itself. False: try again.
+
+        Raises `Conflict` where it is registered no more.
+        """
+        path = f"{self.members_path}/{member}"
+        found = self._session.get(path)
+        if found is None or found.ephemeral_owner != self._session.session_id:
+            raise Conflict(f"member {member}", "its registration is gone", "somebody has deleted it; it joins again")
+        return self._won(self._session.transaction([SetData(path, encode_member(node), found.version)]))
+
+    def report(self, node: ProgressNode, version: int | None) -> bool:
+        """Writes a member's progress over the one at ``version`` (None: there is none). False: somebody was there
+        before, or it is not known whether it was written: read again."""
+        path, data = f"{self.progress_path}/{node.member}", encode_progress(node)
+        return self._won(
+            self._session.transaction([Create(path, data) if version is None else SetData(path, data, version)])
+        )
+
+    def turn(self, turn: Turn, view: View) -> bool:
+        """Carries out a turn that was decided from ``view``; all of it or, with False, nothing that is known of.
+
+        Raises `ServerError` where the history has the period already that would be closed.
+        """
+        operations: list[Operation] = [
+            _put(self.open_path, encode_open(turn.open_), view.open_version),
+            _put(self.partitions_path, encode_partitions(turn.partitions), view.partitions_version),
+        ]
+        if turn.closed is not None:
+            operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
+        outcome = self._session.transaction(operations)
+        if turn.closed is not None and outcome.state is State.REFUSED and outcome.culprit == _HISTORY:
+            # What stands before it in the transaction still holds, so this is no race that somebody else has won.
+            if outcome.code == Code.NODE_EXISTS:
+                raise self._not_new(turn.closed.period.number)
+            self.prepare()  # the folder has been deleted
+        return self._won(outcome)
+
+    def require_new(self) -> None:
+        """Before the first period opens. Raises `ServerError` where the history has periods already."""
+        numbers = [int(name) for name in _names(self._session.children(self.history_path)) if name.isdigit()]
+        if numbers:
+            raise self._not_new(max(numbers))
+
+    def _not_new(self, number: int) -> ServerError:
+        return ServerError(
+            f"ZooKeeper node {self.full(self.open_path)}",
+            f"was deleted or set back, though period {number} is closed in the history",
+            "begin again under another root: a run never goes through its periods again by itself",
+        )
+
+    def begin(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
+        """Opens a run's first period from outside, as its creator wants it. False: it has begun already."""
+        nodes = [_put(self.open_path, encode_open(open_), None)]
+        nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
+        return self._won(self._session.transaction(nodes))
+
+    def end(self, view: View, why: str) -> bool:
+        """Lets no further period open. False: it changed meanwhile, or nothing had begun."""
+        if view.seen.open_ is None or view.open_version is None:
+            return False
+        data = encode_open(replace(view.seen.open_, stopped=why))
+        return self._won(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
+
+    def forget(self, members: Iterable[str], view: View) -> None:
+        """Deletes the progress of these; one that has changed since it was read stays."""
+        for member in members:
+            path = f"{self.progress_path}/{member}"
+            self._won(self._session.transaction([Delete(path, view.progress_versions[member])]))
+
+    def forget_history(self, number: int) -> None:
+        """Deletes the entry of one old period, if it is there; entries are never changed."""
+        self._won(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
+
+    def _won(self, outcome: Outcome) -> bool:
+        if outcome.state is State.REFUSED and outcome.code in _RACES:
+            return False
+        if outcome.state is State.UNKNOWN:
+            self._session.sync()
+            return False
+        self._done(outcome)
+        return True
+
+    def _done(self, outcome: Outcome) -> None:
+        if outcome.state is not State.COMMITTED:
+            raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
+
+
+def _put(path: str, data: bytes, version: int | None) -> Operation:
+    return Create(path, data) if version is None else SetData(path, data, version)
+
+
+def _ours(room: Room, path: str, node: Node) -> bytes:
+    """A node's data; empty where there is none. Raises `OldMembers`: an old member may begin beside us at any time."""
+    data = _data(node)
+    if legacy_nodes.is_old(data):
+        limit = legacy_nodes.parse_limit(room.full(path), data) if path == room.open_path else None
+        where = "" if limit is None else f"; their open period ends at {limit}"
+        raise OldMembers(
+            f"ZooKeeper node {room.full(path)}",
+            f"is in the form of the original coordinator, whose members know nothing of this one's{where}",
+            "stop them, and give this run a root of its own",
+        )
+    return data
+
+
+def _data(node: Node) -> bytes:
+    if isinstance(node, OffsetMgrError):
+        raise node
+    return b"" if node is None else node.data
+
+
+def _names(names: object) -> list[str]:
+    if isinstance(names, OffsetMgrError):
+        raise names
+    return sorted(names) if isinstance(names, list) else []

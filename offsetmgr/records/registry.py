@@ -1,0 +1,26 @@
+"""Finding a record format by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import RecordFormat
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.version_prefix import format_of
+
+__all__ = ["FORMATS", "format_of", "record_format"]
+
+FORMATS: Final[Mapping[str, Callable[[], RecordFormat]]] = MappingProxyType(
+    {AvroFormat.name: AvroFormat, KafkaFormat.name: KafkaFormat}
+)
+
+
+def record_format(name: str) -> RecordFormat:
+    """The format of this name: ``avro`` or ``kafka``. Raises `UsageError` for another."""
+    if name not in FORMATS:
+        raise UsageError(f"record format {name!r}", "there is no such format", f"known are {', '.join(FORMATS)}")
+    return FORMATS[name]()

@@ -1,0 +1,66 @@
+"""The version in front of every key and value, and which format's it is.
+
+Kafka numbers its keys by kind, from 0 upwards (to 23 in 4.1).  Ours begin at 0x4F00, which Kafka's readers skip,
+so one format's key is never taken for the other's.  Ours read ``4F kr``: the kind of record k (0 a committed offset,
+1 a group) and its revision r, the same for keys and values so that a value under the wrong key is found out.
+
+A key's revision is for ever: a manager that does not know it would skip offsets that exist.  What changes is the
+revision of values, whose unknown ones are an error of that offset.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.records.base import OtherFormat
+
+AVRO: Final = "avro"
+KAFKA: Final = "kafka"
+
+AVRO_OFFSET: Final = 0x4F00
+AVRO_GROUP: Final = 0x4F10
+_AVRO_VERSIONS: Final = range(0x4F00, 0x5000)
+_KAFKA_VERSIONS: Final = range(0x100)
+
+
+def packed(version: int) -> bytes:
+    """The two bytes, big-endian and signed as in Kafka."""
+    return version.to_bytes(2, "big", signed=True)
+
+
+def format_of(key: bytes) -> str | None:
+    """The name of the format that a key is of; None for what neither would write."""
+    version = _version(key)
+    if version in _AVRO_VERSIONS:
+        return AVRO
+    return KAFKA if version in _KAFKA_VERSIONS else None
+
+
+def key_version(key: bytes, name: str) -> int:
+    """The version of a key in a topic of this format. Raises `Unreadable` if it has none, `OtherFormat`."""
+    version = _version(key)
+    if version is None:
+        raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
+    actual = format_of(key)
+    if actual is not None and actual != name:
+        raise OtherFormat(
+            f"a key of version {version}",
+            f"it is written in the record format {actual!r}, and this topic is read as {name!r}",
+            "name the format that the topic was written in, or another topic",
+        )
+    return version
+
+
+def value_version(value: bytes, what: str, known: range) -> int:
+    """The version of a value. Raises `Unreadable` if it has none, `UnknownVersion` if it is not a known one."""
+    version = _version(value)
+    if version is None:
+        raise Unreadable(what, f"{len(value)} bytes: too short to have a version")
+    if version not in known:
+        raise UnknownVersion(what, f"version {version}; known are {known[0]} to {known[-1]}")
+    return version
+
+
+def _version(data: bytes) -> int | None:
+    return int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else None

@@ -1,0 +1,161 @@
+"""The real old high-level consumer (Kafka 0.8.2.2 to 1.1.1, ``kafka.consumer.ZookeeperConsumerConnector``).
+
+Kafka's own console consumer would do, but it forces ``auto.offset.reset`` to ``largest`` and prints neither
+partition nor offset, which counting lost and repeated messages needs. So a small program beside this module
+(``OldConsumerMain.java``) drives the same library. Janino, a compiler that PySpark's wheel carries, runs it from its
+source: no JDK is needed, and no binary is kept here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from offsetmgr.core.errors import SandboxError
+from offsetmgr.sandbox import jars
+from offsetmgr.sandbox.java import QUICK_START, java_command
+from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.process import ServerProcess, properties
+
+JARS: Final[Mapping[str, str]] = {
+    "0.8.2.2": "kafka-0.8.2",
+    "0.9.0.1": "kafka-0.9",
+    "0.10.2.2": "kafka-0.10.2",
+    "1.1.1": "kafka-1.1",
+}
+"""The releases that have the consumer, and their jars."""
+DEFAULT_VERSION: Final = "0.10.2.2"
+_PROGRAM: Final = Path(__file__).with_name("OldConsumerMain.java")
+_ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
+_REGISTERED: Final = re.compile(rb"\[(\S+?)\], end registering consumer \S+ in ZK")
+_REBALANCED: Final = re.compile(rb"end rebalancing consumer \S+ try #")
+
+
+class Message(NamedTuple):
+    """One message that an old consumer consumed; ``time_ms`` is when, in milliseconds since 1970."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    topic: str = ""
+    time_ms: int = 0
+
+
+class OldConsumer(ServerProcess):
+    """One member of an old consumer group, as a child process.
+
+    ``zookeeper`` is the brokers' connect string with its chroot. ``extra`` adds to and overrides its properties
+    (for example ``{"zookeeper.session.timeout.ms": 4000}``). ``topic`` is one topic, several joined by commas, or
+    ``white_list:REGEX`` or ``black_list:REGEX``; ``streams`` its number of threads (for each topic). Without
+    ``consumer_id`` the library makes one up at each start. `start` returns after registration and first rebalance,
+    `stop` ends it cleanly: it commits, releases its partitions and leaves.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        zookeeper: str,
+        group: str,
+        topic: str,
+        offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper",
+        dual_commit: bool = False,
+        auto_commit_interval_ms: int = 1000,
+        consumer_id: str | None = None,
+        streams: int = 1,
+        extra: Mapping[str, object] | None = None,
+        detached: bool = False,
+        jvm: Sequence[str] = ("-Xmx128m", *QUICK_START),
+        version: str = DEFAULT_VERSION,
+    ) -> None:
+        super().__init__(folder, detached=detached)
+        if version not in JARS:
+            raise SandboxError(f"Kafka {version} has no old consumer", f"these have it: {', '.join(JARS)}")
+        self.version = version
+        self.zookeeper = zookeeper
+        self.group = group
+        self.topic = topic
+        self.offsets_storage = offsets_storage
+        self.dual_commit = dual_commit
+        self.auto_commit_interval_ms = auto_commit_interval_ms
+        self.consumer_id = consumer_id
+        self.streams = streams
+        self.extra = dict(extra or {})
+        self.jvm = tuple(jvm)
+        self.name = f"old consumer of {group}"
+
+    @property
+    def output_file(self) -> Path:
+        """What it consumed, in all its runs: partition, offset, key, value, topic and time, separated by tabs."""
+        return self.folder / "messages.tsv"
+
+    @property
+    def member_id(self) -> str:
+        """Its id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it registered."""
+        found = _REGISTERED.search(self.log_of_this_run())
+        if not found:
+            raise SandboxError(f"{self.name} has not registered")
+        return found[1].decode()
+
+    def messages(self) -> list[Message]:
+        """What it has printed so far, in order, over all its runs. Cheap: reads one file."""
+        return read_messages(self.output_file)
+
+    def rebalances(self) -> int:
+        """How many rebalances it has finished in this run."""
+        return len(_REBALANCED.findall(self.log_of_this_run()))
+
+    def settings(self) -> dict[str, object]:
+        """Its consumer properties."""
+        own: dict[str, object] = {
+            "zookeeper.connect": self.zookeeper,
+            "group.id": self.group,
+            "offsets.storage": self.offsets_storage,
+            "dual.commit.enabled": str(self.dual_commit).lower(),
+            "auto.commit.interval.ms": self.auto_commit_interval_ms,
+            "auto.offset.reset": "smallest",
+            "zookeeper.session.timeout.ms": 6000,
+            "rebalance.backoff.ms": 500,
+            "rebalance.max.retries": 20,
+            "refresh.leader.backoff.ms": 100,
+        }
+        if self.consumer_id is not None:
+            own["consumer.id"] = self.consumer_id
+        return {**own, **self.extra}
+
+    def _command(self) -> list[str]:
+        file = self.folder / "consumer.properties"
+        file.write_text(properties(list(self.settings().items())), encoding="utf-8")
+        compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
+        return java_command(
+            [jars.resolve(JARS[self.version]), *compiler],
+            "org.codehaus.janino.SimpleCompiler",
+            [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
+            jvm=(*self.jvm, *log4j_flags(self.folder)),
+        )
+
+    def _stdout(self) -> Path:
+        return self.output_file
+
+    def _answers(self) -> bool:
+        return bool(_REBALANCED.search(self.log_of_this_run()))
+
+
+def read_messages(file: Path) -> list[Message]:
+    """What an old consumer has written so far; a torn last line is left out."""
+    if not file.exists():
+        return []
+    whole, _, _torn = file.read_bytes().rpartition(b"\n")
+    return [_message(line) for line in whole.split(b"\n") if line]
+
+
+def _message(line: bytes) -> Message:
+    partition, offset, key, value, topic, time_ms = line.split(b"\t")
+    return Message(int(partition), int(offset), _unescaped(key), _unescaped(value), topic.decode(), int(time_ms))
+
+
+def _unescaped(text: bytes) -> bytes | None:
+    return None if text == rb"\N" else _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), text)

@@ -1,0 +1,50 @@
+"""Where the sandbox keeps things on this machine: fetched jars (cache) and the state of what runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from offsetmgr.core.errors import SandboxError
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of fetched jars, created: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
+    ``~/.cache/offsetmgr``. Raises `SandboxError` where it cannot be written."""
+    env = os.environ if environ is None else environ
+    return _writable(_locate(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr"), "OFFSETMGR_CACHE")
+
+
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The sandbox's state folder (not created): ``OFFSETMGR_SANDBOX``, else ``$XDG_STATE_HOME/offsetmgr/sandbox``,
+    else ``~/.local/state/offsetmgr/sandbox``."""
+    env = os.environ if environ is None else environ
+    return _locate(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")
+
+
+def _locate(env: Mapping[str, str], own: str, xdg: str, below_home: str, name: str) -> Path:
+    if env.get(own):
+        return Path(env[own]).absolute()
+    # The XDG base directory specification: relative values are to be ignored.
+    if env.get(xdg) and Path(env[xdg]).is_absolute():
+        return Path(env[xdg]) / name
+    try:
+        home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    except RuntimeError as error:
+        raise SandboxError(
+            "no folder to keep files in", "HOME is not set", f"set {own} to a writable folder"
+        ) from error
+    return home / below_home / name
+
+
+def _writable(folder: Path, variable: str) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SandboxError(
+            f"cannot create {folder}", error.strerror or str(error), f"set {variable} to a writable folder"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SandboxError(f"cannot write into {folder}", "no permission", f"set {variable} to a writable folder")
+    return folder

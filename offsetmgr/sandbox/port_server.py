@@ -1,0 +1,50 @@
+"""Servers that listen on one port of this machine, chosen so that a race for it does not matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from offsetmgr.core.errors import SandboxError
+from offsetmgr.sandbox import ports
+from offsetmgr.sandbox.process import ServerProcess
+
+_PORT_TAKEN = ("Address already in use", "BindException")
+_ATTEMPTS = 5
+
+
+class ListeningServer(ServerProcess):
+    """A server with a port. Without ``port`` a free one is taken at the first start, and kept from then on."""
+
+    def __init__(self, folder: Path | str, *, port: int | None, detached: bool, start_timeout: float = 90.0) -> None:
+        super().__init__(folder, detached=detached, start_timeout=start_timeout)
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        """Raises `SandboxError` before the first start, where none was given."""
+        if self._port is None:
+            raise SandboxError(f"{self.name} has not been started", "its port is not known yet")
+        return self._port
+
+    def start(self) -> Self:
+        if self._port is not None:
+            if not self.running() and not ports.is_free(self._port):
+                raise SandboxError(f"cannot start {self.name}", f"port {self._port} is taken", "choose another port")
+            return super().start()
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._take_ports()
+            try:
+                return super().start()
+            except SandboxError as error:
+                # Somebody took the port between our look at it and the server's.
+                self._release_ports()
+                if attempt == _ATTEMPTS or not any(sign in error.why for sign in _PORT_TAKEN):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _take_ports(self) -> None:
+        self._port = ports.free_port()
+
+    def _release_ports(self) -> None:
+        self._port = None

@@ -1,0 +1,217 @@
+"""Entries of a log as bytes, in all three formats: what `batches` reads, and brokers too.
+
+Pure. What a format cannot hold is refused with `UnsupportedOperation`, never left out: formats 0 and 1 have no headers
+and no producers, format 0 has no times.
+
+Source: org.apache.kafka.common.record (DefaultRecordBatch, DefaultRecord, LegacyRecord, EndTransactionMarker).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from offsetmgr.core.errors import UnsupportedOperation
+from offsetmgr.segments.batch_compression import compress
+from offsetmgr.segments.batch_reader import (
+    BATCH_HEADER,
+    BATCH_SMALLEST,
+    CONTROL,
+    CRC_FROM,
+    DELETE_HORIZON,
+    LEGACY_HEADER,
+    LOG_APPEND_TIME,
+    LOG_HEADER,
+    TRANSACTIONAL,
+    Header,
+    Record,
+)
+from offsetmgr.segments.compression import NONE
+
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = CRC_FROM - _CRC.size
+_UNKNOWN: Final = -1
+_MARKER_KEY: Final = struct.Struct(">hh")
+_MARKER_VALUE: Final = struct.Struct(">hi")
+
+
+class Producer(NamedTuple):
+    """Who wrote a batch, where the producer is idempotent (KIP-98); ``sequence`` is that of its first record."""
+
+    id: int
+    epoch: int
+    sequence: int
+    transactional: bool = False
+
+
+def message(record: Record, magic: int) -> bytes:
+    """One uncompressed message of format 0 or 1."""
+    return LOG_HEADER.pack(record.offset, len(body := _message(record, magic, 0))) + body
+
+
+def message_set(records: Sequence[Record], magic: int, codec: int = NONE) -> bytes:
+    """Messages of format 0 or 1: one behind the other, or compressed inside one whose offset is the last one's.
+
+    Offsets inside are absolute in format 0, and counted from the first in format 1 (KIP-31). Raises
+    `UnsupportedOperation`, `UnknownVersion` for a codec that the format does not have.
+    """
+    if codec == NONE:
+        return b"".join(message(record, magic) for record in records)
+    if not records:
+        return b""
+    by_broker = _append_time(records)
+    first, last = records[0].offset if magic else 0, records[-1].offset
+    inner = b"".join(message(record._replace(offset=record.offset - first), magic) for record in records)
+    newest = max((time for record in records if (time := record.timestamp) is not None), default=None)
+    outer = Record(last, newest, None, compress(codec, inner, magic=magic), (), by_broker is not None)
+    return LOG_HEADER.pack(last, len(body := _message(outer, magic, codec))) + body
+
+
+def batch(
+    records: Sequence[Record],
+    codec: int = NONE,
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    leader_epoch: int | None = None,
+    producer: Producer | None = None,
+    control: bool = False,
+    delete_horizon: int | None = None,
+) -> bytes:
+    """A batch of format 2.
+
+    ``base_offset`` and ``last_offset`` are those of the first and last record unless given: compaction removes records,
+    even all of them, and the batch keeps its bounds. ``delete_horizon`` (milliseconds since 1970) is when its
+    tombstones may go (KIP-534). Raises `UnsupportedOperation`, also for records without order, or of which only some
+    have the broker's time; `UnknownVersion` for another codec.
+    """
+    base = records[0].offset if base_offset is None and records else base_offset
+    last = records[-1].offset if last_offset is None and records else last_offset
+    if base is None or last is None:
+        raise UnsupportedOperation("batch", "it has no records, so its offsets have to be given")
+    what = f"batch at offset {base}"
+    offsets = [base - 1, *(record.offset for record in records), last + 1]
+    if any(b <= a for a, b in pairwise(offsets)):
+        raise UnsupportedOperation(what, "the offsets in it do not ascend")
+    appended = _append_time(records)
+    times = [_UNKNOWN if record.timestamp is None else record.timestamp for record in records]
+    base_time = delete_horizon if delete_horizon is not None else (times[0] if times else _UNKNOWN)
+    attributes = codec if records else NONE
+    attributes |= LOG_APPEND_TIME if appended is not None else 0
+    attributes |= CONTROL if control else 0
+    attributes |= DELETE_HORIZON if delete_horizon is not None else 0
+    attributes |= TRANSACTIONAL if producer is not None and producer.transactional else 0
+    body = b"".join(
+        _record(record, record.offset - base, time - base_time) for record, time in zip(records, times, strict=True)
+    )
+    body = compress(codec, body) if records else body
+    identity = producer or Producer(_UNKNOWN, _UNKNOWN, _UNKNOWN)
+    try:
+        data = bytearray(LOG_HEADER.pack(base, BATCH_SMALLEST + len(body)))
+        data += BATCH_HEADER.pack(
+            _UNKNOWN if leader_epoch is None else leader_epoch,
+            2,
+            0,
+            attributes,
+            last - base,
+            base_time,
+            max(times, default=_UNKNOWN),
+            identity.id,
+            identity.epoch,
+            identity.sequence,
+            len(records),
+        )
+    except struct.error as error:
+        raise UnsupportedOperation(what, f"a number in it is too large for its format: {error}") from error
+    data += body
+    _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
+    return bytes(data)
+
+
+def end_of_transaction(
+    offset: int, producer: Producer, *, commit: bool, timestamp: int, coordinator_epoch: int = 0
+) -> bytes:
+    """The control batch with which a broker ends a producer's transaction."""
+    key = _MARKER_KEY.pack(0, 1 if commit else 0)
+    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    writer = Producer(producer.id, producer.epoch, _UNKNOWN, transactional=True)
+    return batch([Record(offset, timestamp, key, value)], producer=writer, control=True)
+
+
+def _append_time(records: Sequence[Record]) -> int | None:
+    """The time that the broker gave them, which one batch or compressed message has only one of."""
+    times = {record.timestamp if record.log_append_time else None for record in records}
+    if times <= {None}:
+        return None
+    (time, *others) = times
+    if others or time is None:
+        raise UnsupportedOperation(
+            f"records from offset {records[0].offset} on", "written together they have one time of the broker, or none"
+        )
+    return time
+
+
+# --- magic 2 --------------------------------------------------------------------------------------
+
+
+def _record(record: Record, offset_delta: int, time_delta: int) -> bytes:
+    body = bytearray(b"\0")
+    body += _varint(time_delta) + _varint(offset_delta) + _octets(record.key) + _octets(record.value)
+    body += _varint(len(record.headers))
+    for header in record.headers:
+        body += _header(header)
+    return _varint(len(body)) + body
+
+
+def _header(header: Header) -> bytes:
+    name, value = header
+    return _octets(name.encode()) + _octets(value)
+
+
+def _octets(data: bytes | None) -> bytes:
+    return b"\x01" if data is None else _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """In Google's zigzag order, seven bits a byte, as Java writes an int or a long."""
+    value = (number << 1) ^ (number >> 63)
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# --- magic 0 and 1 --------------------------------------------------------------------------------
+
+
+def _message(record: Record, magic: int, codec: int) -> bytes:
+    """The message behind its size."""
+    what = f"message at offset {record.offset}"
+    if magic not in (0, 1):
+        raise UnsupportedOperation(what, f"format {magic} has no such messages")
+    if record.headers:
+        raise UnsupportedOperation(what, f"format {magic} has no headers")
+    if magic == 0 and record.timestamp is not None:
+        raise UnsupportedOperation(what, "format 0 has no times")
+    attributes = codec | (LOG_APPEND_TIME if record.log_append_time else 0)
+    try:
+        data = bytearray(LEGACY_HEADER.pack(0, magic, attributes))
+        if magic == 1:
+            data += _INT64.pack(_UNKNOWN if record.timestamp is None else record.timestamp)
+        for field in (record.key, record.value):
+            data += _INT32.pack(_UNKNOWN) if field is None else _INT32.pack(len(field)) + field
+    except struct.error as error:
+        raise UnsupportedOperation(what, f"a number in it is too large for its format: {error}") from error
+    _CRC.pack_into(data, 0, zlib.crc32(memoryview(data)[_CRC.size :]))
+    return bytes(data)

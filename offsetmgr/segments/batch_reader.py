@@ -1,0 +1,304 @@
+"""Messages of all three formats (magic 0, 1 and 2) out of the bytes of a log.
+
+A log is a sequence of *batches*: since Kafka 0.11 (KIP-98) records under one header; before that single messages, and
+messages whose value is a compressed sequence of messages.  A slice of a log, such as the answer to a Fetch, may end in
+the middle of a batch: what is not whole is left out, and is no error.
+
+Source: org.apache.kafka.common.record (DefaultRecordBatch, LegacyRecord, AbstractLegacyRecordBatch).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.segments.compression import CODEC, LIMIT, decompress
+
+LOG_OVERHEAD: Final = 12
+"""Offset (or base offset) and size, before every batch of every format."""
+LOG_HEADER: Final = struct.Struct(">qi")
+MAGIC_AT: Final = 16
+LEGACY_SMALLEST: Final = 14
+"""Bytes behind the size of a message of version 0: CRC, magic, attributes, lengths of key and value."""
+LEGACY_HEADER: Final = struct.Struct(">IbB")
+BATCH_SMALLEST: Final = 49
+BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
+"""Leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer id, producer epoch,
+base sequence, number of records."""
+CRC_FROM: Final = 21
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""The base timestamp is when tombstones may go (KIP-534)."""
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """One message.
+
+    ``timestamp`` is milliseconds since 1970, None where the format or the producer gives none; ``log_append_time``
+    says that the broker set it. A null ``value`` is a tombstone in compacted topics.
+    """
+
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    log_append_time: bool = False
+
+
+class Batch(NamedTuple):
+    """One entry of the log: records that were written together (one, where an old message stands for itself).
+
+    ``last_offset`` may be larger than that of the last record: compaction removes records, and the batch remembers.
+    ``control`` batches mark the ends of transactions; they carry no message, and ``records`` is empty unless it was
+    asked for. ``producer_id`` is None where the producer is neither idempotent nor transactional.
+    """
+
+    base_offset: int
+    last_offset: int
+    magic: int
+    codec: int
+    transactional: bool
+    control: bool
+    records: list[Record]
+    producer_id: int | None = None
+
+
+def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Iterator[Batch]:
+    """The whole batches in a slice of a log that begins where a batch does; of their records those from offset
+    ``first`` on.
+
+    ``controls`` also gives the records of control batches, which are no messages. ``limit`` is how many bytes a batch
+    may become when decompressed. Raises `Unreadable` for one whose checksum or structure is wrong, `OverLimit` for one
+    that would be larger, `UnknownVersion` for a format that we do not know: those before it have been yielded by then.
+    """
+    at = 0
+    while len(data) - at >= LOG_OVERHEAD:
+        offset, size = LOG_HEADER.unpack_from(data, at)
+        end = at + LOG_OVERHEAD + size
+        if size < LEGACY_SMALLEST:
+            raise Unreadable(f"batch at offset {offset}", f"it claims to have {size} bytes")
+        if end > len(data):
+            return
+        if offset < 0:  # no checksum covers it, and whoever asks for offsets from 0 on would miss it without a word
+            raise Unreadable(f"batch at offset {offset}", "an offset cannot be negative")
+        magic = data[at + MAGIC_AT]
+        try:
+            if magic < 2:
+                yield _legacy_batch(data, at, end, first, limit)
+            elif magic == 2:
+                yield _batch(data, at, end, first, controls, limit)
+            else:
+                raise UnknownVersion(f"batch at offset {offset}", f"message format {magic} is not known")
+        except (struct.error, IndexError, ValueError) as error:
+            raise Unreadable(f"batch at offset {offset}", f"it breaks Kafka's format: {error}") from error
+        at = end
+
+
+def begins_with_a_whole_batch(data: bytes) -> bool:
+    """Whether `batches` finds anything in a slice of a log."""
+    return len(data) >= LOG_OVERHEAD and LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] <= len(data)
+
+
+# --- magic 2 --------------------------------------------------------------------------------------
+
+
+def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit: int) -> Batch:
+    (base,) = _INT64.unpack_from(data, start)
+    what = f"batch at offset {base}"
+    if end - start - LOG_OVERHEAD < BATCH_SMALLEST:
+        raise Unreadable(what, "it is shorter than its header")
+    header = BATCH_HEADER.unpack_from(data, start + LOG_OVERHEAD)
+    _epoch, magic, crc, attributes, last_delta, first_time, largest_time, producer, _pepoch, _sequence, count = header
+    if crc32c(memoryview(data)[start + CRC_FROM : end]) != crc:
+        raise _corrupt(what)
+    codec = attributes & CODEC
+    control = bool(attributes & CONTROL)
+    records: list[Record] = []
+    if (controls or not control) and base + last_delta >= first:
+        body = decompress(codec, data[start + LOG_OVERHEAD + BATCH_SMALLEST : end], what, limit)
+        appended = largest_time if attributes & LOG_APPEND_TIME else None
+        records = _records(body, count, base, first, first_time, appended, what)
+    transactional = bool(attributes & TRANSACTIONAL)
+    producer_id = None if producer < 0 else producer
+    return Batch(base, base + last_delta, magic, codec, transactional, control, records, producer_id)
+
+
+def _records(
+    body: bytes, count: int, base: int, first: int, first_time: int, appended: int | None, what: str
+) -> list[Record]:
+    """``appended`` is the time at which the broker appended them, where it is their timestamp.
+
+    Short keys and values are read here and not in `_octets`: a batch may have thousands of records.
+    """
+    records = []
+    at = 0
+    by_broker = appended is not None
+    for _ in range(count):
+        size, at = _varint(body, at)
+        end = at + size
+        if size < 0 or end > len(body):
+            raise Unreadable(what, f"a record of {size} bytes does not fit in it")
+        time_delta, at = _varint(body, at + 1)
+        offset_delta, at = _varint(body, at)
+        if base + offset_delta < first:
+            at = end
+            continue
+        if (byte := body[at]) < 0x80 and not byte & 1:
+            at += 1
+            key: bytes | None = body[at : at + (byte >> 1)]
+            at += byte >> 1
+        else:
+            key, at = _octets(body, at)
+        if (byte := body[at]) < 0x80 and not byte & 1:
+            at += 1
+            value: bytes | None = body[at : at + (byte >> 1)]
+            at += byte >> 1
+        else:
+            value, at = _octets(body, at)
+        headers: tuple[Header, ...] = ()
+        if body[at]:
+            number, at = _varint(body, at)
+            headers, at = _headers(body, at, number)
+        else:
+            at += 1
+        if at != end:
+            raise Unreadable(what, "a record in it is longer or shorter than it says")
+        time = first_time + time_delta if appended is None else appended
+        records.append(Record(base + offset_delta, None if time < 0 else time, key, value, headers, by_broker))
+    if at != len(body):
+        raise Unreadable(what, f"{len(body) - at} bytes follow its {count} records")
+    return records
+
+
+def _headers(body: bytes, at: int, number: int) -> tuple[tuple[Header, ...], int]:
+    headers = []
+    for _ in range(number):
+        name, at = _octets(body, at)
+        value, at = _octets(body, at)
+        headers.append(((name or b"").decode("utf-8", "replace"), value))
+    return tuple(headers), at
+
+
+def _octets(body: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _varint(body, at)
+    if size < 0:
+        return None, at
+    end = at + size
+    if end > len(body):
+        raise ValueError(f"a field of {size} bytes does not fit in it")
+    return body[at:end], end
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """A signed number of variable length, in Google's zigzag order, and where it ends."""
+    byte = body[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number does not end")
+
+
+# --- magic 0 and 1 --------------------------------------------------------------------------------
+
+
+class _Message(NamedTuple):
+    magic: int
+    attributes: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+
+
+def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> Batch:
+    (offset,) = _INT64.unpack_from(data, start)
+    outer = _message(data, start + LOG_OVERHEAD, end, f"message at offset {offset}")
+    codec = outer.attributes & CODEC
+    appended = outer.magic == 1 and bool(outer.attributes & LOG_APPEND_TIME)
+    if not codec:
+        records = [Record(offset, outer.timestamp, outer.key, outer.value, (), appended)]
+    else:
+        records = _inner(outer, offset, codec, appended, limit)
+    base = records[0].offset
+    if base < 0:
+        raise Unreadable(f"message at offset {offset}", f"the first message in it would have offset {base}")
+    records = [record for record in records if record.offset >= first]
+    return Batch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
+
+
+def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
+    """The messages inside a compressed one, whose offset is that of the last: absolute in version 0, counted from the
+    first in version 1 (KIP-31), and of the outer one's time where the broker has set that."""
+    what = f"message at offset {offset}"
+    body = decompress(codec, outer.value or b"", what, limit)
+    inner: list[tuple[int, _Message]] = []
+    at = 0
+    while at < len(body):
+        number, size = LOG_HEADER.unpack_from(body, at)
+        at += LOG_OVERHEAD
+        if size < LEGACY_SMALLEST or size > len(body) - at:
+            raise Unreadable(what, f"a message of {size} bytes does not fit in it")
+        message = _message(body, at, at + size, what)
+        if message.magic != outer.magic or message.attributes & CODEC:
+            raise Unreadable(what, "a message in it is of another version, or compressed itself")
+        inner.append((number, message))
+        at += size
+    if not inner:
+        raise Unreadable(what, "it is compressed, and empty")
+    base = offset - inner[-1][0] if outer.magic else 0
+    return [
+        Record(base + number, outer.timestamp if appended else m.timestamp, m.key, m.value, (), appended)
+        for number, m in inner
+    ]
+
+
+def _message(data: bytes, start: int, end: int, what: str) -> _Message:
+    crc, magic, attributes = LEGACY_HEADER.unpack_from(data, start)
+    if zlib.crc32(memoryview(data)[start + 4 : end]) != crc:
+        raise _corrupt(what)
+    at = start + LEGACY_HEADER.size
+    timestamp = None
+    if magic == 1:
+        (timestamp,) = _INT64.unpack_from(data, at)
+        at += _INT64.size
+    key, at = _sized(data, at, end, what)
+    value, at = _sized(data, at, end, what)
+    if at != end:
+        raise Unreadable(what, "it is longer than its key and value")
+    return _Message(magic, attributes, None if timestamp == -1 else timestamp, key, value)
+
+
+def _sized(data: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
+    (size,) = _INT32.unpack_from(data, at)
+    at += _INT32.size
+    if size < 0:
+        return None, at
+    if size > end - at:
+        raise Unreadable(what, f"a field of {size} bytes does not fit in it")
+    return data[at : at + size], at + size
+
+
+def _corrupt(what: str) -> Unreadable:
+    return Unreadable(what, "its checksum is not that of its bytes (CORRUPT_MESSAGE)")

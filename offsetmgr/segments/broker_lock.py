@@ -1,0 +1,243 @@
+"""Whether a running broker uses a folder of logs, and how that is known.
+
+A broker holds a lock on the file ``.lock`` of each of its log directories for as long as it runs (Java's
+``FileChannel.tryLock``: a POSIX record lock over the whole file).  Whoever wants to write there takes the same lock, so
+that no broker can start meanwhile.  Such a lock is the process's, and closing any descriptor of the file gives it up:
+so this process locks a file once for all who want it, and never opens it besides while it is held.
+
+Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from offsetmgr.core.errors import Conflict, FileFailure
+
+LOCK: Final = ".lock"
+_OF_A_LOG_DIR: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
+"""A broker's log directory holds some of these, beside the lock."""
+_PROC: Final = Path("/proc")
+_FLOCK: Final = struct.Struct("hhqqi4x")
+"""struct flock of Linux: type, whence, start, length, process."""
+_WRITES: Final = os.O_WRONLY | os.O_RDWR
+_ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
+_opening = threading.Lock()
+"""Held while a lock's file is opened, and until it is either closed or among `_held`."""
+_held: dict[Path, list[int]] = {}
+"""Lock files that this process has locked: the descriptor, and for how many."""
+
+
+class Use(StrEnum):
+    """Who uses a folder."""
+
+    RUNNING = "a running broker uses it"
+    IDLE = "no running broker uses it"
+    UNKNOWN = "whether a running broker uses it is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A verdict and its evidence: ``known`` is *seen*, *inferred* or *unknown* (as everywhere in offsetmgr)."""
+
+    use: Use
+    known: str
+    how: str
+    log_dir: Path | None = None
+    """The broker's log directory that the folder belongs to, or is; None where it belongs to none."""
+
+    def __str__(self) -> str:
+        return f"{self.use} ({self.known}: {self.how})"
+
+
+def standing(path: Path) -> Standing:
+    """Who uses a log directory, a partition's folder, or a file in one. Changes nothing, and takes no lock.
+
+    The lock decides where there is one. Where there is none, the processes of this machine do that have files of the
+    folder open for writing. Another machine's broker on a shared disk is seen by its lock alone, where the file system
+    shares locks.
+    """
+    real = Path(os.path.realpath(path))
+    folder = real if real.is_dir() else real.parent
+    log_dir = _log_dir(folder)
+    if log_dir is not None and (log_dir / LOCK).exists():
+        return _by_lock(log_dir)
+    for near in (folder, folder.parent):
+        # A lock alone may be anything's, unless somebody holds it.
+        if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
+            return found
+    return _by_processes(folder, log_dir)
+
+
+@contextlib.contextmanager
+def alone(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[Standing]:
+    """Keeps brokers out of the log directory that ``path`` belongs to, or is, as long as the context lasts.
+
+    Yields how it is known that none is there. Several contexts of one process may hold the same directory. Raises
+    `Conflict` where a broker is, or where that cannot be told (``elsewhere`` is what can be done instead);
+    `FileFailure` where the lock's file cannot be opened.
+    """
+    found = standing(path)
+    if found.use is not Use.IDLE:
+        raise in_use(path, found, elsewhere)
+    if found.log_dir is None:
+        yield found
+        return
+    lock = found.log_dir / LOCK
+    with _opening:
+        held = _held.get(lock)
+        if held is None:
+            _held[lock] = [_locked(lock, path, elsewhere), 1]
+        else:
+            held[1] += 1
+    try:
+        yield found
+    finally:
+        with _opening:
+            held = _held[lock]
+            held[1] -= 1
+            if not held[1]:
+                os.close(_held.pop(lock)[0])
+
+
+@contextlib.contextmanager
+def alone_beside(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
+    """For what is to be written anew: `alone`, where ``target`` would lie in a broker's log directory."""
+    there = _nearest(target)
+    if _log_dir(there) is None:
+        yield
+    else:
+        with alone(there, elsewhere):
+            yield
+
+
+def refuse_beside(target: Path, elsewhere: str = _ELSEWHERE) -> None:
+    """Raises the `Conflict` that `alone_beside` would; changes nothing, and takes no lock."""
+    there = _nearest(target)
+    if _log_dir(there) is not None and (found := standing(there)).use is not Use.IDLE:
+        raise in_use(there, found, elsewhere)
+
+
+def in_use(path: Path, found: Standing, elsewhere: str = _ELSEWHERE) -> Conflict:
+    """Why nothing is written there."""
+    hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
+    return Conflict(f"folder {path}", str(found), f"{hint}, or {elsewhere}")
+
+
+def _nearest(target: Path) -> Path:
+    """What exists of it, or of what it would lie in."""
+    real = Path(os.path.realpath(target))
+    return next(folder for folder in (real, *real.parents) if folder.exists())
+
+
+def _locked(lock: Path, path: Path, elsewhere: str) -> int:
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FileFailure(
+            f"file {lock}", error.strerror or str(error), "it has to be locked against brokers"
+        ) from error
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise Conflict(f"folder {path}", f"a broker has just started: it holds {lock}", "stop it") from error
+        why = f"{lock} cannot be locked against brokers: {error.strerror or error}"
+        raise Conflict(f"folder {path}", why, elsewhere) from error
+    return descriptor
+
+
+def _log_dir(folder: Path) -> Path | None:
+    for candidate in (folder, *folder.parents):
+        if any((candidate / name).exists() for name in _OF_A_LOG_DIR):
+            return candidate
+    return None
+
+
+def _by_lock(log_dir: Path) -> Standing:
+    lock = log_dir / LOCK
+    if sys.platform != "linux":
+        return Standing(Use.UNKNOWN, "unknown", f"{lock} can be asked for its holder on Linux only", log_dir)
+    try:
+        with _opening:
+            if lock in _held:
+                return Standing(Use.IDLE, "seen", f"this process itself holds the lock of {lock}", log_dir)
+            descriptor = os.open(lock, os.O_RDONLY)
+            try:
+                answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        return Standing(Use.UNKNOWN, "unknown", f"{lock} cannot be asked: {error.strerror or error}", log_dir)
+    kind, _, _, _, process = _FLOCK.unpack(answer)
+    if kind == fcntl.F_UNLCK:
+        return Standing(Use.IDLE, "seen", f"nobody holds the lock of {lock}, which a running broker holds", log_dir)
+    who = f"process {process}" if process > 0 else "a process of another container or machine"
+    return Standing(Use.RUNNING, "seen", f"{who} holds the lock of {lock}", log_dir)
+
+
+def _by_processes(folder: Path, log_dir: Path | None) -> Standing:
+    """By the files that are open; a memory-mapped index is open no more, but the segments that it belongs to are."""
+    missing = f"no {LOCK} in {log_dir}" if log_dir else "it is in no broker's log directory"
+    if not (_PROC / "self" / "fd").exists():
+        return Standing(
+            Use.UNKNOWN, "unknown", f"{missing}, and this system does not tell which files are open", log_dir
+        )
+    try:
+        files = {(s.st_dev, s.st_ino) for s in (file.stat() for file in folder.rglob("*") if file.is_file())}
+    except OSError as error:
+        return Standing(Use.UNKNOWN, "unknown", f"{missing}, and {folder}: {error.strerror or error}", log_dir)
+    hidden = 0
+    for process in _PROC.iterdir():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
+            continue
+        writes = _writes_to(process, files)
+        if writes is None:
+            hidden += 1
+        elif writes:
+            why = f"{missing}, but process {process.name} has {writes} open for writing"
+            return Standing(Use.RUNNING, "seen", why, log_dir)
+    if hidden:
+        why = f"{missing}, and the open files of {hidden} processes may not be looked at"
+        return Standing(Use.UNKNOWN, "unknown", why, log_dir)
+    return Standing(Use.IDLE, "inferred", f"{missing}, and no process has a file of it open for writing", log_dir)
+
+
+def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
+    """The name of one of these files that the process has open for writing, "" without one; None where that is hidden.
+
+    Not hidden are processes that have ended, and those of the kernel, which have no files.
+    """
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except PermissionError:
+        return None
+    except OSError:
+        return ""
+    for descriptor in descriptors:
+        try:
+            found = descriptor.stat()
+            if (found.st_dev, found.st_ino) in files and _open_for_writing(process, descriptor.name):
+                return str(descriptor.readlink())
+        except OSError:
+            continue  # closed meanwhile
+    return ""
+
+
+def _open_for_writing(process: Path, descriptor: str) -> bool:
+    for line in (process / "fdinfo" / descriptor).read_text().splitlines():
+        if line.startswith("flags:"):
+            return bool(int(line.split()[1], 8) & _WRITES)
+    return False

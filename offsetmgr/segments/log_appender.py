@@ -1,0 +1,273 @@
+"""Appending to a partition's folder that no broker runs on: entries go to the last segment, which is rolled by size and
+time as a broker rolls it, and the indexes are written along.
+
+The order is the log first, then its indexes, so a crash leaves at worst an index that says too little and a log that
+ends within an entry; `Appender` refuses to go on behind such an end. `Appender.flush` makes what was appended survive
+the machine; how often is the caller's policy.
+
+Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
+shouldRoll), kafka.log.UnifiedLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, BinaryIO, Final, NamedTuple, Self
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import FileFailure, Unreadable, UnsupportedOperation
+from offsetmgr.segments.batch_builder import Producer, batch, message_set
+from offsetmgr.segments.batch_reader import Record
+from offsetmgr.segments.broker_lock import alone, alone_beside
+from offsetmgr.segments.compression import NONE
+from offsetmgr.segments.entries import Entry, split
+from offsetmgr.segments.indexes import (
+    LARGEST_RELATIVE,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    IndexEntry,
+    TimeEntry,
+    offset_index_bytes,
+    time_index_bytes,
+)
+from offsetmgr.segments.partition import partition_of, segments_in
+from offsetmgr.segments.retention import newest_in
+from offsetmgr.segments.segment import INDEX, TIME_INDEX, Segment, name_of
+
+_LARGEST_LOG: Final = 2**31 - 1
+"""Positions in an index are Java ints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """When a segment is closed and the next begun, under the names of the topic's settings: before an append that would
+    make it larger than ``segment_bytes``, or whose newest message is ``segment_ms`` later than the segment's first one
+    (without times: when it was begun so long ago). An index entry is written every ``index_interval_bytes``."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    index_interval_bytes: int = 4096
+
+
+class Appended(NamedTuple):
+    """The offsets that an append has given out."""
+
+    first: int
+    last: int
+
+
+class _Last:
+    """The segment that is appended to."""
+
+    def __init__(self, segment: Segment, stack: ExitStack, now: int) -> None:
+        self.segment = segment
+        self.log = stack.enter_context(segment.log.open("ab", buffering=0))
+        self.index: BinaryIO = stack.enter_context(segment.beside(INDEX).open("ab"))
+        self.times: BinaryIO = stack.enter_context(segment.beside(TIME_INDEX).open("ab"))
+        self.size = segment.size
+        self.begun = now
+        self.first_time: int | None = None
+        self.newest = TimeEntry(-1, segment.base_offset)
+        self.noted = -1
+        """The time of the last entry of the time index."""
+        self.since_entry = 0
+        """Bytes since the last index entry."""
+
+
+class Appender:
+    """Appends to one partition. Use it as a context: it holds the folder's files, and keeps brokers out of it.
+
+    Entering raises `Conflict` where a broker runs on the folder (see `standing`), `Unreadable` where the last segment
+    does not end with a whole entry (recover it first), `FileFailure`. Not for several threads at once.
+    """
+
+    def __init__(self, folder: Path, rolling: Rolling | None = None, clock: Clock | None = None) -> None:
+        self.folder = folder
+        self._rolling = rolling or Rolling()
+        self._clock = clock or SystemClock()
+        self._held = ExitStack()
+        self._open = ExitStack()
+        self._last: _Last | None = None
+        self.next_offset = 0
+        """The offset that the next record gets."""
+
+    def __enter__(self) -> Self:
+        partition_of(self.folder)
+        try:
+            self._held.enter_context(alone_beside(self.folder))  # before it is made, which a broker would find
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._held.enter_context(alone(self.folder))
+            segments = segments_in(self.folder)
+            if segments:
+                self._continue(segments[-1])
+        except OSError as error:
+            self._held.close()
+            raise FileFailure(f"cannot append to {self.folder}", error.strerror or str(error)) from error
+        except BaseException:
+            self._held.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._held:
+            self._close_last()
+
+    def append(
+        self,
+        records: Sequence[Record],
+        codec: int = NONE,
+        *,
+        magic: int = 2,
+        producer: Producer | None = None,
+        leader_epoch: int | None = None,
+    ) -> Appended:
+        """Appends records as one batch (formats 0 and 1: one message, or several uncompressed ones); they get the next
+        offsets, whatever theirs are. Raises as `append_entries`, and what `batch` and `message_set` raise."""
+        placed = [record._replace(offset=self.next_offset + at) for at, record in enumerate(records)]
+        if not placed:
+            raise UnsupportedOperation(f"append to {self.folder}", "there are no records")
+        if magic == 2:
+            data = batch(placed, codec, producer=producer, leader_epoch=leader_epoch)
+        elif producer is None and leader_epoch is None:
+            data = message_set(placed, magic, codec)
+        else:
+            raise UnsupportedOperation(f"append to {self.folder}", f"format {magic} has no producers and no epochs")
+        return self.append_entries(data)
+
+    def append_entries(self, data: bytes) -> Appended:
+        """Appends whole entries as they are, as a replica does; their offsets may leave gaps, and have to ascend.
+
+        Nothing of them is written unless all are intact. Raises `Unreadable`, `UnsupportedOperation` for offsets that
+        exist already, `FileFailure`.
+        """
+        entries = list(split(data))
+        if not entries or entries[-1].end != len(data):
+            raise Unreadable(f"append to {self.folder}", "what is to be appended does not end with a whole entry")
+        firsts = []
+        expected = self.next_offset
+        for entry in entries:
+            found = entry.batch(controls=True)  # proves the whole entry
+            firsts.append(found.base_offset)
+            if found.base_offset < expected:
+                why = f"offset {found.base_offset} is given, and the next is {expected}"
+                raise UnsupportedOperation(f"append to {self.folder}", why)
+            expected = found.last_offset + 1
+        given = Appended(firsts[0], expected - 1)
+        try:
+            self._write(entries, data, given)
+        except OSError as error:
+            raise FileFailure(f"cannot append to {self.folder}", error.strerror or str(error)) from error
+        self.next_offset = expected
+        return given
+
+    def roll(self) -> None:
+        """Closes the last segment; the next append begins another. Raises `FileFailure`."""
+        self._close_last()
+
+    def flush(self) -> None:
+        """Returns once what was appended is on the disk. Raises `FileFailure`."""
+        if self._last is None:
+            return
+        try:
+            files: tuple[IO[bytes], ...] = (self._last.log, self._last.index, self._last.times)
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FileFailure(f"cannot write {self.folder}", error.strerror or str(error)) from error
+
+    # --- the last segment --------------------------------------------------------------------------
+
+    def _continue(self, segment: Segment) -> None:
+        first: Entry | None = None
+        end = 0
+        self.next_offset = segment.base_offset
+        with segment.walk() as walk, contextlib.suppress(Unreadable):  # a size that is none ends it too
+            for entry in walk:
+                if not entry.intact():
+                    break
+                first = first or entry
+                end, self.next_offset = entry.end, entry.header().last_offset + 1
+        if end != segment.size:
+            why = f"behind position {end} it has no whole and intact entry"
+            raise Unreadable(str(segment.log), why, "offsetmgr log recover cuts it there")
+        offsets, times = segment.offset_index(), segment.time_index()
+        for suffix, size in ((INDEX, OFFSET_ENTRY.size * len(offsets)), (TIME_INDEX, TIME_ENTRY.size * len(times))):
+            if (file := segment.beside(suffix)).exists():
+                os.truncate(file, size)  # a killed broker's has room for more behind its entries
+        last = self._last = _Last(segment, self._open, self._clock.now_ms())
+        last.noted = times[len(times) - 1].timestamp if len(times) else -1
+        last.first_time = None if first is None else first.header().largest_timestamp
+        if last.first_time is not None:
+            last.newest = TimeEntry(newest_in(segment), self.next_offset - 1)
+
+    def _write(self, entries: Sequence[Entry], data: bytes, given: Appended) -> None:
+        newest = max((entry.header().largest_timestamp or -1) for entry in entries)
+        last = self._last
+        if last is None or self._full(last, len(data), given.last, newest):
+            last = self._begin(given.first)
+        position = last.size
+        _write_all(last.log, data, position)
+        last.size += len(data)
+        if newest >= 0 and last.first_time is None:
+            last.first_time = newest
+        if newest > last.newest.timestamp:
+            last.newest = TimeEntry(newest, given.last)
+        if last.since_entry > self._rolling.index_interval_bytes:
+            base = last.segment.base_offset
+            last.index.write(offset_index_bytes([IndexEntry(given.last, position)], base))
+            self._note_time(last)
+            last.since_entry = 0
+        last.since_entry += len(data)
+
+    def _full(self, last: _Last, more: int, offset: int, newest: int) -> bool:
+        if not last.size:
+            return False
+        limit = min(self._rolling.segment_bytes, _LARGEST_LOG)
+        if last.size > limit - more or offset - last.segment.base_offset > LARGEST_RELATIVE:
+            return True
+        if last.first_time is not None and newest >= 0:
+            return newest - last.first_time > self._rolling.segment_ms
+        return self._clock.now_ms() - last.begun > self._rolling.segment_ms
+
+    def _begin(self, offset: int) -> _Last:
+        self._close_last()
+        segment = Segment(self.folder / name_of(offset), offset)
+        segment.log.touch(exist_ok=False)
+        self._last = _Last(segment, self._open, self._clock.now_ms())
+        return self._last
+
+    def _note_time(self, last: _Last) -> None:
+        if last.newest.timestamp > last.noted:
+            last.times.write(time_index_bytes([last.newest], last.segment.base_offset))
+            last.noted = last.newest.timestamp
+
+    def _close_last(self) -> None:
+        last, self._last = self._last, None
+        if last is None:
+            return
+        try:
+            with self._open:
+                self._note_time(last)
+        except OSError as error:
+            raise FileFailure(f"cannot write {last.segment.log}", error.strerror or str(error)) from error
+
+
+def _write_all(file: io.FileIO, data: bytes, position: int) -> None:
+    """Writes all of it, or cuts the file at ``position`` again and raises `OSError`."""
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError:
+        file.truncate(position)
+        raise

@@ -1,0 +1,199 @@
+"""Reading the folder of one partition of an offsets topic: what its log says at its end.
+
+The newest segment may end in damage, as a killed broker leaves it: there it is cut as the broker's recovery would, and
+that is told. Damage anywhere before is an error of the whole folder, since what lay behind it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
+from offsetmgr.segments.committed import Decoded, decode
+from offsetmgr.segments.entries import Walk
+from offsetmgr.segments.offsets import OffsetsFold
+from offsetmgr.segments.partition import partition_of, segments_in
+from offsetmgr.segments.recovery import examine
+from offsetmgr.segments.segment import Segment
+from offsetmgr.segments.transaction_state import Decision, decisions
+
+Tick = Callable[[int], None]
+"""Told how many further bytes have been read."""
+
+_HINT: Final = "offsetmgr log verify tells more; log recover --to DIR writes a copy that ends before the damage"
+
+
+class Cut(NamedTuple):
+    """What the newest segment's damaged tail was cut by: ``size`` bytes from ``position`` of ``file`` on."""
+
+    file: Path
+    position: int
+    size: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.size:,} bytes from position {self.position:,} on do not count: {self.why}"
+
+
+class End(NamedTuple):
+    """How far a replica's log goes. Of two, that of the later leader holds, then the longer one (KIP-101)."""
+
+    leader_epoch: int
+    offset: int
+
+
+@dataclass(slots=True)
+class SavedPartition:
+    """What the folder of one partition of an offsets topic holds.
+
+    ``end`` is how far its log goes, ``records`` how many were read, ``cut`` what did not count of its newest segment.
+    ``pending`` are the offsets of ``transactions`` whose outcome is not known, ``aborted`` those that count for
+    nothing; neither is among ``decoded``. ``latest`` is the latest time in the log, milliseconds since 1970.
+    """
+
+    folder: Path
+    partition: TopicPartition
+    end: End
+    records: int
+    size: int
+    decoded: Decoded = field(default_factory=Decoded)
+    cut: Cut | None = None
+    pending: int = 0
+    transactions: int = 0
+    settled: int = 0
+    """Transactions that ``__transaction_state`` says are decided, though their marker is not in this log."""
+    aborted: int = 0
+    keyless: int = 0
+    latest: int | None = None
+    unknown_start: OffsetMgrError | None = None
+    """Why it is not known where the log begins; then all its segments count, as in a broker that starts."""
+
+
+def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None) -> SavedPartition:
+    """What the log in ``folder`` holds; ``decided`` says of producers whether their open transaction was committed.
+
+    Raises `Unreadable` for damage that is not the newest segment's tail and for a folder that holds no offsets topic,
+    `OverLimit`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
+    """
+    name = partition_of(folder)
+    fold, cut, size = _read(segments_in(folder), tick)
+    settled = [producer for producer in fold.pending if producer in (decided or {})]
+    for producer in settled:
+        fold.settle(producer, committed=(decided or {})[producer])
+    unknown_start: OffsetMgrError | None = None
+    try:
+        _forget_before(fold, read_checkpoint(folder.absolute().parent / LOG_START).get(name, 0))
+    except (Unreadable, UnknownVersion, FileFailure) as error:  # LogManager.loadLogs (3.9) takes it for empty as well
+        unknown_start = error
+    decoded = decode(fold.newest)
+    if decoded.foreign and decoded.foreign == len(fold.newest):
+        raise Unreadable(f"folder {folder}", "not one of its keys is an offset's", "is this an offsets topic?")
+    return SavedPartition(
+        folder,
+        name,
+        _end(fold),
+        fold.records,
+        size,
+        decoded,
+        cut,
+        sum(len(found) for found in fold.pending.values()),
+        sum(1 for found in fold.pending.values() if found),
+        len(settled),
+        fold.aborted,
+        fold.keyless,
+        fold.largest_timestamp,
+        unknown_start,
+    )
+
+
+def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[Decision], list[OffsetMgrError]]:
+    """What the folder of a partition of ``__transaction_state`` says was decided. Raises as `read_partition`."""
+    fold, _, _ = _read(segments_in(folder), tick)
+    return decisions(fold.newest)
+
+
+def how_far(folder: Path) -> End:
+    """How far a replica's log goes: what the last of its segments says that has a sound entry. Raises as
+    `read_partition`."""
+    filled = [segment for segment in segments_in(folder) if segment.size]
+    for at in reversed(range(len(filled))):
+        fold, _, _ = _read(filled[at:], None)
+        if fold.end is not None:
+            return _end(fold)
+    return _end(OffsetsFold())
+
+
+def _end(fold: OffsetsFold) -> End:
+    return End(-1 if fold.leader_epoch is None else fold.leader_epoch, fold.end or 0)
+
+
+def _read(segments: Iterable[Segment], tick: Tick | None) -> tuple[OffsetsFold, Cut | None, int]:
+    """All of a log's segments; what was cut off, and how many bytes they have."""
+    fold = OffsetsFold()
+    cut = None
+    filled = [(segment, segment.size) for segment in segments]
+    filled = [(segment, size) for segment, size in filled if size]
+    for number, (segment, size) in enumerate(filled, 1):
+        cut = _take(segment, size, fold, newest=number == len(filled), tick=tick)
+    return fold, cut, sum(size for _, size in filled)
+
+
+def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick: Tick | None) -> Cut | None:
+    position = 0
+    with segment.walk(end=size) as walk:
+        try:
+            for chunk in walk.chunks():
+                position = chunk.position
+                fold.take(chunk.data)
+                position = chunk.position + len(chunk.data)
+                if tick is not None:
+                    tick(len(chunk.data))
+        except OSError as error:
+            raise FileFailure(f"file {segment.log}", error.strerror or str(error)) from error
+        except (Unreadable, OverLimit, UnknownVersion) as error:
+            if position != walk.position:  # within a chunk, and not behind it in the file
+                position += fold.taken
+            cut = _tail(segment, position) if newest else None
+            if cut is None:
+                where = f"file {segment.log}, position {position}"
+                why = f"{error.what}: {error.why}"
+                hint = "" if newest else _HINT
+                raise type(error)(where, why, hint) from error
+            return cut
+        left = walk.left or 0
+    return _left(segment, walk, left, newest=newest)
+
+
+def _left(segment: Segment, walk: Walk, left: int, *, newest: bool) -> Cut | None:
+    """What to make of a segment that ends within an entry."""
+    if not left:
+        return None
+    why = "the file ends within an entry"
+    if not newest:
+        raise Unreadable(
+            f"file {segment.log}, position {walk.position}",
+            f"{why}, and it is not the newest",
+            _HINT,
+        )
+    return Cut(segment.log, walk.position, left, why)
+
+
+def _tail(segment: Segment, position: int) -> Cut | None:
+    """The cut that a broker's recovery would make there; None where it would not cut at this entry."""
+    with segment.open() as file:
+        found = examine(file, segment.base_offset, str(segment.log))
+    if found.damage is None or found.sound != position:
+        return None
+    return Cut(segment.log, found.sound, found.cut, f"{found.damage}, {found.why}")
+
+
+def _forget_before(fold: OffsetsFold, start: int) -> None:
+    """Leaves out records before the log's start, which may lie within a segment (DeleteRecords)."""
+    for newest in (fold.newest, *fold.pending.values()):
+        for key in [key for key, (at, _) in newest.items() if at < start] if start else ():
+            del newest[key]

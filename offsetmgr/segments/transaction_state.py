@@ -1,0 +1,63 @@
+"""How the transactions in ``__transaction_state`` stand: which were decided when the cluster died. Pure.
+
+A transaction is decided when its coordinator has written that it is; only then are its markers written to the
+partitions.  A broker that starts again writes those that are missing, so a decided transaction is as good as ended.
+
+Source: Kafka's schemas TransactionLogKey and TransactionLogValue; org.apache.kafka.coordinator.transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.records import version_prefix
+from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.segments.offsets import Newest
+
+TOPIC: Final = "__transaction_state"
+_PREPARE_COMMIT, _PREPARE_ABORT = 2, 3
+_KEY: Final = 0
+_VALUES: Final = range(2)
+
+
+class Decision(NamedTuple):
+    """A transaction that was decided, and whose markers were not all written as far as its coordinator knew."""
+
+    producer: int
+    partition: TopicPartition
+    committed: bool
+
+
+def decisions(newest: Newest) -> tuple[list[Decision], list[OffsetMgrError]]:
+    """Those that the newest record of each transactional id tells, one a partition; and what cannot be read."""
+    found: list[Decision] = []
+    errors: list[OffsetMgrError] = []
+    for key, (_, value) in newest.items():
+        if value is None or int.from_bytes(key[:2], "big", signed=True) != _KEY:
+            continue
+        try:
+            found.extend(_decisions(value))
+        except OffsetMgrError as error:
+            errors.append(error)
+    return found, errors
+
+
+def _decisions(value: bytes) -> list[Decision]:
+    """Raises `UnknownVersion`, `Unreadable`."""
+    version = version_prefix.value_version(value, "transaction's state", _VALUES)
+    reader = Reader(value, "transaction's state", flexible=version >= 1)
+    producer = reader.int64("producerId")
+    reader.int16("producerEpoch")
+    reader.int32("transactionTimeoutMs")
+    status = reader.int8("transactionStatus")
+    if status not in (_PREPARE_COMMIT, _PREPARE_ABORT):
+        return []
+    partitions = []
+    for _ in range(reader.count("transactionPartitions")):
+        topic = reader.string("topic")
+        numbers = [reader.int32("partitionIds") for _ in range(reader.count("partitionIds"))]
+        partitions += [TopicPartition(topic, number) for number in numbers]
+        reader.tagged()
+    return [Decision(producer, tp, status == _PREPARE_COMMIT) for tp in partitions]

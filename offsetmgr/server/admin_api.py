@@ -1,0 +1,67 @@
+"""The manager's answers about itself, to `offsetmgr.kafka.client.manager_admin`: status, and what a shard holds, page
+by page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.kafka.client.run_manager_admin import INSPECT, MOST_ROWS, VERSION
+from offsetmgr.server.network.api import Api, Request
+from offsetmgr.server.security.authorization import Operation
+
+_NEVER_FLEXIBLE: Final = 32767
+
+
+class Inspectable(Protocol):
+    """What can be asked."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Everything that `manager status` shows of one process, in JSON's types."""
+        ...
+
+    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
+        """The next ``most`` offsets of a shard after the (group, topic, partition) given, sorted. Raises
+        `OffsetMgrError` where this process has no such shard in memory."""
+        ...
+
+
+def inspection_api(inspected: Inspectable, allowed: Callable[[str | None, Operation], bool]) -> Api:
+    """``allowed`` says whether a principal may do this with all groups."""
+
+    def handle(request: Request) -> bytes:
+        try:
+            question = json.loads(request.frame[request.body(flexible=False) :])
+            if not isinstance(question, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise InvalidRequest("question to a manager", "it is not a JSON object") from None
+        needed = Operation.READ if question.get("what") == "dump" else Operation.DESCRIBE
+        if not allowed(request.connection.principal, needed):
+            return _answer(
+                {"error": f"this needs the operation {needed.value} on all groups (*)", "kind": "not-authorized"}
+            )
+        return _answer(_found(inspected, question))
+
+    return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
+
+
+def _found(inspected: Inspectable, question: dict[str, Any]) -> Mapping[str, Any]:
+    what = question.get("what")
+    try:
+        if what == "status":
+            return inspected.status()
+        if what == "dump":
+            partition, most = question.get("partition"), question.get("most", MOST_ROWS)
+            if not isinstance(partition, int) or not isinstance(most, int):
+                return {"error": "partition and most are numbers"}
+            return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MOST_ROWS)))}
+    except OffsetMgrError as error:
+        return {"error": str(error)}
+    return {"error": f"nobody here knows about {what!r}"}
+
+
+def _answer(found: Mapping[str, Any]) -> bytes:
+    return json.dumps(found).encode()

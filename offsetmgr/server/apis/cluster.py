@@ -1,0 +1,248 @@
+"""Metadata, DescribeCluster, FindCoordinator: the managers as the cluster's nodes, and who owns which group.
+
+Only managers are named as brokers, and each partition's leader is this manager: whatever a client asks a leader
+(ListOffsets) then comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Final
+
+from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.kafka.client.backing_cluster import TopicLayout
+from offsetmgr.kafka.client.codec_thread import LARGE_BYTES
+from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
+from offsetmgr.server.apis.api_context import (
+    ACL_DESCRIBE,
+    ACL_READ,
+    INVALID_REQUEST,
+    NOT_ASKED,
+    Endpoint,
+    bits,
+    by_size,
+    decoded,
+    encoded,
+    encoded_by_size,
+    portions,
+    too_many,
+)
+from offsetmgr.server.network.api import HANG_UP, Answer, Request
+from offsetmgr.server.security.authorization import Operation
+
+_UNKNOWN_TOPIC: Final = 3
+_LEADER_NOT_AVAILABLE: Final = 5
+_COORDINATOR_NOT_AVAILABLE: Final = 15
+_UNKNOWN_TOPIC_ID: Final = 100
+_UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+_REQUEST_TIMED_OUT: Final = 7
+_GROUP: Final = 0
+_BROKERS: Final = 1
+_NAMES: Final = 1_000
+"""Topics that the brokers are asked for in one request."""
+_BATCH: Final = 20
+"""Topics that are worked on before other clients have their turn."""
+_KEYS_BATCH: Final = 200
+"""Keys of FindCoordinator that are worked on before other clients have their turn."""
+_NAMELESS: Final = 12
+"""The first version whose answer may leave a topic's name out (KIP-516)."""
+_NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "endpoint_type": _BROKERS}
+_NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
+
+
+async def metadata(endpoint: Endpoint, request: Request) -> Answer:
+    """Where the real cluster cannot be asked for all its topics, the client is hung up on: this response has no place
+    for that error, and an empty list would be a lie."""
+    message = decoded(request)
+    asked = message["topics"]
+    if asked is None or (request.version == 0 and not asked):
+        names, ids = None, []
+    else:
+        if request.version < _NAMELESS and any(topic["name"] is None for topic in asked):
+            raise InvalidRequest("Metadata", f"a topic without a name, before version {_NAMELESS}")
+        names = [topic["name"] for topic in asked if topic["name"] is not None]
+        ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
+    if names is not None and too_many(request, names):
+        raise InvalidRequest("Metadata", f"it names {len(names)} topics")
+    refused: list[dict[str, Any]] = []
+    if names is not None:
+        codes = await _errors(endpoint, request, names)
+        refused = [
+            {"error_code": code, "name": name, "topic_id": None, "partitions": []}
+            for name, code in zip(names, codes, strict=True)
+            if code
+        ]
+        names = [name for name, code in zip(names, codes, strict=True) if not code]
+    try:
+        layouts = await _layouts(endpoint, names, ids)
+    except OffsetMgrError:
+        if names is None:
+            return HANG_UP
+        layouts = [TopicLayout(name, None, _LEADER_NOT_AVAILABLE) for name in names]
+        layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
+    operations = bits(ACL_DESCRIBE, ACL_READ) if message.get("include_topic_authorized_operations") else NOT_ASKED
+    if names is None:
+        layouts = [layout for layout in layouts if layout.name is not None]
+        codes = await _errors(endpoint, request, [layout.name or "" for layout in layouts])
+        layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code]
+    elif ids:
+        layouts = [
+            layout
+            for layout in layouts
+            if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
+        ]
+    told: dict[str, Any] = {
+        "error_code": 0,
+        "brokers": _nodes(endpoint),
+        "cluster_id": await _cluster_id(endpoint),
+        "controller_id": endpoint.node_id,
+        "topics": await _encoded_topics(endpoint, request, layouts, operations, refused),
+    }
+    if message.get("include_cluster_authorized_operations"):
+        told["cluster_authorized_operations"] = bits(ACL_DESCRIBE)
+    return await encoded_by_size(request, told)
+
+
+async def _errors(endpoint: Endpoint, request: Request, names: Sequence[str]) -> list[int]:
+    """See `Endpoint.topic_error`. Other clients have their turn in between."""
+    codes: list[int] = []
+    for part in portions(names, _NAMES):
+        codes += [endpoint.topic_error(request, Operation.DESCRIBE, name) for name in part]
+        await asyncio.sleep(0)
+    return codes
+
+
+async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
+    message = decoded(request)
+    if message.get("endpoint_type", _BROKERS) != _BROKERS:
+        why = "controllers are not reached through an offset manager"
+        return encoded(request, {**_NO_CLUSTER, "error_code": _UNSUPPORTED_ENDPOINT_TYPE, "error_message": why})
+    cluster_id = await _cluster_id(endpoint)
+    if cluster_id is None:
+        return encoded(request, {**_NO_CLUSTER, "error_code": _REQUEST_TIMED_OUT, "error_message": None})
+    operations = bits(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
+    return encoded(
+        request,
+        {
+            "error_code": 0,
+            "error_message": None,
+            "endpoint_type": _BROKERS,
+            "cluster_id": cluster_id,
+            "controller_id": endpoint.node_id,
+            "brokers": [
+                {"broker_id": node["node_id"], "host": node["host"], "port": node["port"], "is_fenced": False}
+                for node in _nodes(endpoint)
+            ],
+            "cluster_authorized_operations": operations,
+        },
+    )
+
+
+def find_coordinator(endpoint: Endpoint, request: Request) -> bytes | Awaitable[bytes]:
+    """One key, or (from version 4, KIP-699) many.
+
+    Allowed to everybody, other than at a broker: it tells nothing but the hash of a name, and whoever is refused
+    further on knows at once. librdkafka waits for a coordinator that it may not know until its time is over.
+    """
+    message = decoded(request)
+    kind = message.get("key_type", _GROUP)
+    if "coordinator_keys" not in message:
+        return encoded(request, _coordinator(endpoint, kind, message["key"]))
+    keys = message["coordinator_keys"]
+    if too_many(request, keys):
+        refused = {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": "more keys than one request may have"}
+        return by_size(request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]}))
+    if len(keys) <= _KEYS_BATCH and len(request.frame) <= LARGE_BYTES:
+        return encoded(request, {"coordinators": _coordinators(endpoint, kind, keys)})
+    return _many_coordinators(endpoint, request, kind, keys)
+
+
+async def _many_coordinators(endpoint: Endpoint, request: Request, kind: int, keys: Sequence[str]) -> bytes:
+    """A few keys at a time: other clients have their turn in between."""
+    data = bytearray()
+    for part in portions(keys, _KEYS_BATCH):
+        some = _coordinators(endpoint, kind, part)
+        data += encode_items(request.api_key, request.version, "coordinators", some)
+        await asyncio.sleep(0)
+    return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
+
+
+def _coordinators(endpoint: Endpoint, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"key": key, **_coordinator(endpoint, kind, key)} for key in keys]
+
+
+def _coordinator(endpoint: Endpoint, kind: int, key: str) -> dict[str, Any]:
+    if kind != _GROUP:
+        why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
+        return {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": why}
+    node = endpoint.backend.coordinator(key)
+    if node is None:
+        return {**_NO_NODE, "error_code": _COORDINATOR_NOT_AVAILABLE, "error_message": None}
+    return {**node._asdict(), "error_code": 0, "error_message": None}
+
+
+async def _layouts(endpoint: Endpoint, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
+    if endpoint.cluster is not None:
+        if names is None or len(names) <= _NAMES:
+            return await endpoint.cluster.topics(names, ids)
+        layouts = list(await endpoint.cluster.topics([], ids)) if ids else []
+        for at in range(0, len(names), _NAMES):
+            layouts += await endpoint.cluster.topics(names[at : at + _NAMES], ())
+        return layouts
+    unknown = [TopicLayout(name, None, _UNKNOWN_TOPIC) for name in names or ()]
+    return unknown + [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
+
+
+async def _encoded_topics(
+    endpoint: Endpoint,
+    request: Request,
+    layouts: Sequence[TopicLayout],
+    operations: int,
+    refused: Sequence[Mapping[str, Any]],
+) -> EncodedItems:
+    """A few topics at a time: there may be hundreds of thousands of partitions."""
+    data = bytearray(encode_items(request.api_key, request.version, "topics", refused))
+    for at in range(0, len(layouts), _BATCH):
+        some = [
+            {**_topic(endpoint, layout), "topic_authorized_operations": operations}
+            for layout in layouts[at : at + _BATCH]
+        ]
+        data += encode_items(request.api_key, request.version, "topics", some)
+        await asyncio.sleep(0)
+    return EncodedItems(len(refused) + len(layouts), data)
+
+
+async def _cluster_id(endpoint: Endpoint) -> str | None:
+    """None while it is not known: clients ask again with every Metadata."""
+    if endpoint.cluster is None:
+        return endpoint.name
+    try:
+        return await endpoint.cluster.cluster_id()
+    except OffsetMgrError:
+        return None
+
+
+def _nodes(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return [node._asdict() for node in endpoint.backend.nodes()]
+
+
+def _topic(endpoint: Endpoint, layout: TopicLayout) -> dict[str, Any]:
+    us = [endpoint.node_id]
+    return {
+        "error_code": layout.error,
+        "name": layout.name,
+        "topic_id": layout.topic_id,
+        "is_internal": layout.internal,
+        "partitions": [
+            {
+                "error_code": part.error,
+                "partition_index": part.partition,
+                "leader_id": -1 if part.leader is None else endpoint.node_id,
+                "leader_epoch": part.leader_epoch,
+                "replica_nodes": us,
+                "isr_nodes": us,
+            }
+            for part in layout.partitions
+        ],
+    }

@@ -1,0 +1,165 @@
+"""OffsetCommit requests and responses, versions 2 to 9, between bytes and the manager's tuples.
+
+Hand-written, because a commit is what the manager is asked most.  While no partition of a topic has metadata, which is
+what consumers send, all of its partitions have the same number of bytes and are cut by one call; otherwise one after
+the other.  Version 10 names topics by ids, which an offset manager does not know.
+
+Source: OffsetCommitRequest.json and OffsetCommitResponse.json; tested against kio.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.conditional_commit import EXPECTED, EXPECTED_TAG
+from offsetmgr.kafka.protocol.primitives import NO_TAGS, Cursor, count, string
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
+from offsetmgr.records.base import PartitionCommit
+
+LOWEST: Final = 2
+HIGHEST: Final = 9
+FLEXIBLE: Final = 8
+
+_NO_EPOCH: Final = -1
+_DEFAULT_RETENTION: Final = -1
+_THROTTLE: Final = b"\0\0\0\0"
+DELETION: Final = -1
+"""As the new offset of a conditional commit."""
+
+_OFFSET: Final = struct.Struct(">iq")
+_OFFSET_EPOCH: Final = struct.Struct(">iqi")
+_ROW: Final = struct.Struct(">iq2x")
+"""A partition without metadata: the last two bytes are its length."""
+_ROW_EPOCH: Final = struct.Struct(">iqi2x")
+"""The same with an epoch; in flexible versions the last two bytes are the length and the number of tags."""
+_RESULT: Final = struct.Struct(">ih")
+_RESULT_TAGS: Final = struct.Struct(">ihx")
+
+
+class DecodedCommit(NamedTuple):
+    """A commit as it came."""
+
+    request: CommitRequest
+    negative: bool
+    """Whether any partition number or offset in it is below 0 (a conditional deletion's offset apart)."""
+
+
+def decode(version: int, data: bytes, at: int) -> DecodedCommit:
+    """The request whose body begins at ``at``. Raises `InvalidRequest`."""
+    cursor = Cursor(data, at, flexible=version >= FLEXIBLE)
+    group = cursor.string()
+    generation = cursor.int32()
+    member_id = cursor.string()
+    instance_id = cursor.nullable_string() if version >= 7 else None
+    retention = cursor.int64() if version <= 4 else _DEFAULT_RETENTION
+    topics: list[tuple[str, Sequence[PartitionCommit]]] = []
+    expected: dict[tuple[str, int], int] = {}
+    negative = False
+    for _ in range(cursor.count(3)):
+        topic = cursor.string()
+        number = cursor.count(14)
+        quick = _quick(cursor, number, version)
+        partitions, any_negative = quick or _slow(cursor, number, version, topic, expected)
+        negative = negative or any_negative
+        topics.append((topic, partitions))
+        cursor.tags()
+    cursor.tags()
+    request = CommitRequest(
+        group, topics, generation, member_id, instance_id, None if retention < 0 else retention, expected
+    )
+    return DecodedCommit(request, negative)
+
+
+def _quick(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCommit], bool] | None:
+    """The partitions, and whether any number is negative; None unless none of them has metadata or tags."""
+    data, at = cursor.data, cursor.at
+    row = _ROW_EPOCH if version >= 6 else _ROW
+    size = row.size
+    end = at + number * size
+    if end > len(data) or number == 0:
+        return None
+    last_but_one, last = data[at + size - 2 : end : size], data[at + size - 1 : end : size]
+    if version >= FLEXIBLE:
+        if last_but_one.strip(b"\0\1") or last.strip(NO_TAGS):
+            return None
+    elif last_but_one != last or last.strip(b"\0\xff"):
+        return None
+    rows = row.iter_unpack(data[at:end])
+    partitions: list[PartitionCommit]
+    if version >= 6:
+        partitions = [(partition, offset, epoch, "") for partition, offset, epoch in rows]
+    else:
+        partitions = [(partition, offset, _NO_EPOCH, "") for partition, offset in rows]
+    cursor.at = end
+    # The first byte of a negative number is 0x80 or more: so is no ASCII character.
+    return partitions, not (data[at:end:size].isascii() and data[at + 4 : end : size].isascii())
+
+
+def _slow(
+    cursor: Cursor, number: int, version: int, topic: str, expected: dict[tuple[str, int], int]
+) -> tuple[list[PartitionCommit], bool]:
+    """One partition after the other. Metadata that is not UTF-8 is mended, as a broker does."""
+    data, flexible = cursor.data, version >= FLEXIBLE
+    head = _OFFSET_EPOCH if version >= 6 else _OFFSET
+    partitions: list[PartitionCommit] = []
+    negative = False
+    for _ in range(number):
+        at = cursor.take(head.size)
+        if version >= 6:
+            partition, offset, epoch = head.unpack_from(data, at)
+        else:
+            (partition, offset), epoch = head.unpack_from(data, at), _NO_EPOCH
+        length = cursor.length()
+        at = cursor.take(length) if length > 0 else cursor.at
+        metadata = data[at : cursor.at].decode(errors="replace")
+        conditional = False
+        if flexible:
+            if data[cursor.at : cursor.at + 1] == NO_TAGS:
+                cursor.at += 1
+            else:
+                conditional = _condition(cursor, (topic, partition), expected)
+        if partition < 0 or offset < (DELETION if conditional else 0):
+            negative = True
+        partitions.append((partition, offset, epoch, metadata))
+    return partitions, negative
+
+
+def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, int], int]) -> bool:
+    """Over a partition's tagged fields; whether one of them is the condition, which goes into ``expected``."""
+    found = False
+
+    def known(tag: int, size: int) -> None:
+        nonlocal found
+        if tag == EXPECTED_TAG:
+            if size != EXPECTED.size:
+                raise InvalidRequest("OffsetCommit", f"a condition of {size} bytes")
+            expected[key] = cursor.number(EXPECTED)
+            found = True
+
+    cursor.tags(known)
+    return found
+
+
+def encode(version: int, topics: Sequence[tuple[str, Sequence[PartitionCommit]]], response: CommitResponse) -> bytes:
+    """The body of the response to a commit of these partitions."""
+    flexible = version >= FLEXIBLE
+    pack = _RESULT_TAGS.pack if flexible else _RESULT.pack
+    parts = [_THROTTLE] if version >= 3 else []
+    parts.append(count(len(topics), flexible=flexible))
+    errors = response.errors
+    for topic, partitions in topics:
+        parts.append(string(topic, flexible=flexible))
+        parts.append(count(len(partitions), flexible=flexible))
+        if errors:
+            parts += [pack(p[0], response.error or errors.get((topic, p[0]), 0)) for p in partitions]
+        else:
+            parts += map(pack, [p[0] for p in partitions], repeat(response.error))
+        if flexible:
+            parts.append(NO_TAGS)
+    if flexible:
+        parts.append(NO_TAGS)
+    return b"".join(parts)

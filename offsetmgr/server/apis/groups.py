@@ -1,0 +1,153 @@
+"""ListGroups, DescribeGroups, DeleteGroups: groups that have offsets here, and no members as far as this listener knows
+(the relay adds those that the real coordinator knows).
+
+A group that was made by commits alone has, as in Kafka, the state Empty, the type classic and no protocol type.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, count, string
+from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
+from offsetmgr.manager.protocol_values import GROUP_ID_NOT_FOUND, FetchRequest
+from offsetmgr.server.apis.api_context import (
+    ACL_DELETE,
+    ACL_DESCRIBE,
+    ACL_READ,
+    GROUP_AUTHORIZATION_FAILED,
+    INVALID_REQUEST,
+    NOT_ASKED,
+    Endpoint,
+    bits,
+    by_size,
+    decoded,
+    encoded,
+    encoded_by_size,
+    portions,
+    too_many,
+)
+from offsetmgr.server.network.api import Answer, Request
+from offsetmgr.server.security.authorization import Operation
+
+LIST_FLEXIBLE: Final = 3
+
+EMPTY: Final = "Empty"
+DEAD: Final = "Dead"
+CLASSIC: Final = "classic"
+_ERRORS_FOR_UNKNOWN: Final = 6
+"""The version of DescribeGroups from which an unknown group is an error and no longer a state."""
+_BATCH: Final = 2_000
+_DESCRIBED_BATCH: Final = 50
+_DELETED_BATCH: Final = 200
+"""Groups that are worked on before other clients have their turn: named, described, and deleted."""
+
+
+async def list_groups(endpoint: Endpoint, request: Request) -> Answer:
+    """Written by hand, a few at a time: there may be a million. Groups that the client may not see are left out."""
+    message = decoded(request)
+    states = {state.lower() for state in message.get("states_filter", ())}
+    types = {kind.lower() for kind in message.get("types_filter", ())}
+    wanted = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
+    error, groups = await endpoint.backend.list_groups()
+    version = request.version
+    flexible = version >= LIST_FLEXIBLE
+    behind = _behind_name(version)
+    number, parts = 0, bytearray()
+    for at in range(0, len(groups) if wanted and not error else 0, _BATCH):
+        for group in groups[at : at + _BATCH]:
+            if endpoint.group_allowed(request, Operation.DESCRIBE, group):
+                parts += string(group, flexible=flexible)
+                parts += behind
+                number += 1
+        await asyncio.sleep(0)
+    throttle = INT32.pack(0) if version >= 1 else b""
+    head = throttle + INT16.pack(error) + count(number, flexible=flexible)
+    return head + parts + NO_TAGS if flexible else head + parts
+
+
+def _behind_name(version: int) -> bytes:
+    """What follows the name of each group: protocol type, state, type."""
+    flexible = version >= LIST_FLEXIBLE
+    said = string("", flexible=flexible)
+    if version >= 4:
+        said += string(EMPTY, flexible=True)
+    if version >= 5:
+        said += string(CLASSIC, flexible=True)
+    return said + NO_TAGS if flexible else said
+
+
+async def describe_groups(endpoint: Endpoint, request: Request) -> Answer:
+    message = decoded(request)
+    asked = bool(message.get("include_authorized_operations"))
+    groups = message["groups"]
+    if too_many(request, groups):
+        return await too_many_described(request, groups)
+    data = bytearray()
+    for part in portions(groups, _DESCRIBED_BATCH):
+        some = [await _described(endpoint, request, group, operations_asked=asked) for group in part]
+        data += encode_items(request.api_key, request.version, "groups", some)
+        await asyncio.sleep(0)
+    return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
+
+
+async def too_many_described(request: Request, groups: Sequence[str]) -> bytes:
+    """The answer to a DescribeGroups of more groups than one request may name."""
+
+    def refused() -> bytes:
+        return encoded(request, {"groups": [{**NOBODY, "group_id": g, "error_code": INVALID_REQUEST} for g in groups]})
+
+    made = by_size(request, refused)
+    return made if isinstance(made, bytes) else await made
+
+
+NOBODY: Final[dict[str, Any]] = {
+    "error_code": 0,
+    "error_message": None,
+    "group_state": "",
+    "protocol_type": "",
+    "protocol_data": "",
+    "members": [],
+    "authorized_operations": NOT_ASKED,
+}
+"""A described group of which nothing is known but its name, which is left out."""
+
+
+async def _described(endpoint: Endpoint, request: Request, group: str, *, operations_asked: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {**NOBODY, "group_id": group}
+    if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
+        return {**told, "error_code": GROUP_AUTHORIZATION_FAILED}
+    found = await endpoint.backend.fetch(FetchRequest(group))
+    if found.error and found.error != GROUP_ID_NOT_FOUND:
+        return {**told, "error_code": found.error}
+    if operations_asked:
+        told["authorized_operations"] = bits(
+            ACL_DESCRIBE,
+            *([ACL_READ] if endpoint.group_allowed(request, Operation.READ, group) else []),
+            *([ACL_DELETE] if endpoint.group_allowed(request, Operation.DELETE, group) else []),
+        )
+    if found.topics:
+        return {**told, "group_state": EMPTY}
+    if request.version >= _ERRORS_FOR_UNKNOWN:
+        why = f"Group {group} not found."
+        return {**told, "group_state": DEAD, "error_code": GROUP_ID_NOT_FOUND, "error_message": why}
+    return {**told, "group_state": DEAD}
+
+
+async def delete_groups(endpoint: Endpoint, request: Request) -> Answer:
+    async def deleted(group: str) -> dict[str, Any]:
+        allowed = endpoint.group_allowed(request, Operation.DELETE, group)
+        error = await endpoint.backend.delete_group(group) if allowed else GROUP_AUTHORIZATION_FAILED
+        return {"group_id": group, "error_code": error}
+
+    groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second would find nothing
+    if too_many(request, groups):
+        results = [{"group_id": group, "error_code": INVALID_REQUEST} for group in groups]
+        return await encoded_by_size(request, {"results": results})
+    results = []
+    for part in portions(groups, _DELETED_BATCH):
+        results += await asyncio.gather(*map(deleted, part))
+        await asyncio.sleep(0)
+    return await encoded_by_size(request, {"results": results})

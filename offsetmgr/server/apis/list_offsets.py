@@ -1,0 +1,100 @@
+"""ListOffsets: the real cluster is asked, since every partition's leader is, to our clients, a manager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset
+from offsetmgr.server.apis.api_context import Endpoint, by_size, decoded, encoded
+from offsetmgr.server.network.api import Answer, Request
+from offsetmgr.server.security.authorization import Operation
+
+_UNKNOWN_TOPIC: Final = 3
+_LEADER_NOT_AVAILABLE: Final = 5
+_READ_COMMITTED: Final = 1
+_PORTION: Final = 1_000
+"""Partitions that the brokers are asked for in one request."""
+
+
+def prepare(request: Request) -> tuple[dict[str, list[AskedOffset]], bool]:
+    """Decodes a ListOffsets: the partitions by topic, and whether only committed records count. Raises
+    `InvalidRequest`."""
+    message = decoded(request)
+    asked = {
+        topic["name"]: [AskedOffset(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
+        for topic in message["topics"]
+    }
+    return asked, message.get("isolation_level") == _READ_COMMITTED
+
+
+async def list_offsets(endpoint: Endpoint, request: Request) -> Answer:
+    """The leader epochs that clients send are not passed on: what they know of leaders is what we told them."""
+    asked, committed = request.prepared or prepare(request)
+    codes = {name: endpoint.topic_error(request, Operation.DESCRIBE, name) for name in asked}
+    allowed = {name: parts for name, parts in asked.items() if not codes[name]}
+    found: dict[str, list[FoundOffset]] = {}
+    for portion in _portions(allowed):
+        for name, offsets in (await _found(endpoint, portion, read_committed=committed)).items():
+            found.setdefault(name, []).extend(offsets)
+        await asyncio.sleep(0)
+    for name, parts in asked.items():
+        if codes[name]:
+            found[name] = _failed(parts, codes[name])
+    answer = by_size(request, _answer, request, [(name, found[name]) for name in asked])
+    return answer if isinstance(answer, bytes) else await answer
+
+
+def _answer(request: Request, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:
+    return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
+
+
+def _portions(asked: Mapping[str, Sequence[AskedOffset]]) -> Iterator[dict[str, Sequence[AskedOffset]]]:
+    """The same partitions, at most `_PORTION` at a time: other clients have their turn in between."""
+    portion: dict[str, Sequence[AskedOffset]] = {}
+    number = 0
+    for name, parts in asked.items():
+        for at in range(0, max(len(parts), 1), _PORTION):
+            some = parts[at : at + _PORTION]
+            if number + len(some) > _PORTION:
+                yield portion
+                portion, number = {}, 0
+            portion[name] = some
+            number += len(some) + 1
+    if portion:
+        yield portion
+
+
+async def _found(
+    endpoint: Endpoint, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+) -> dict[str, Sequence[FoundOffset]]:
+    if endpoint.cluster is None:
+        return {name: _failed(parts, _UNKNOWN_TOPIC) for name, parts in asked.items()}
+    if not asked:
+        return {}
+    try:
+        return dict(await endpoint.cluster.list_offsets(asked, read_committed=read_committed))
+    except OffsetMgrError:
+        return {name: _failed(parts, _LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
+
+
+def _failed(parts: Sequence[AskedOffset], error: int) -> list[FoundOffset]:
+    return [FoundOffset(part.partition, error) for part in parts]
+
+
+def _topic(name: str, found: Sequence[FoundOffset]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "partitions": [
+            {
+                "partition_index": offset.partition,
+                "error_code": offset.error,
+                "timestamp": offset.timestamp,
+                "offset": offset.offset,
+                "leader_epoch": offset.leader_epoch,
+            }
+            for offset in found
+        ],
+    }

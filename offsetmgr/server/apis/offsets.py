@@ -1,0 +1,267 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: the questions that the whole listener is for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, NamedTuple
+
+from offsetmgr.kafka.client.codec_thread import in_codec_thread
+from offsetmgr.manager.protocol_values import (
+    INVALID_COMMIT_OFFSET_SIZE,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.records.base import PartitionCommit
+from offsetmgr.server.apis import commit_codec, fetch_codec
+from offsetmgr.server.apis.api_context import (
+    GROUP_AUTHORIZATION_FAILED,
+    INVALID_REQUEST,
+    INVALID_TOPIC,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_SERVER_ERROR,
+    Endpoint,
+    by_size,
+    decoded,
+    encoded,
+    encoded_by_size,
+    portions,
+    too_long,
+)
+from offsetmgr.server.network.api import Answer, Later, Outcome, Request
+from offsetmgr.server.security.authorization import Operation
+
+_log = logging.getLogger(__name__)
+
+_UNKNOWN_PARTITION: Final = 3
+_DEFECT: Final = CommitResponse(UNKNOWN_SERVER_ERROR)
+_FETCH_DEFECT: Final = FetchResponse(UNKNOWN_SERVER_ERROR)
+_MANY: Final = 2_000
+"""Partitions of a group that the codec thread encodes, however small the request was; and of several groups that are
+worked on before other clients have their turn."""
+_BATCH: Final = 50
+"""Groups that are worked on before other clients have their turn."""
+
+
+class _Commit(NamedTuple):
+    """A decoded OffsetCommit."""
+
+    request: CommitRequest
+    """Without the partitions that are refused."""
+    topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
+    """All partitions of the request."""
+    refused: dict[tuple[str, int], int]
+    """Error codes by topic and partition."""
+    error: int = 0
+    """Of the whole request."""
+
+
+def prepare_commit(endpoint: Endpoint, request: Request) -> _Commit:
+    """Decodes an OffsetCommit and checks it against the rules. Raises `InvalidRequest`."""
+    version = request.version
+    commit, negative = commit_codec.decode(
+        version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE)
+    )
+    topics = commit.topics
+    refused: dict[tuple[str, int], int] = {}
+    if _too_many(request, topics):
+        return _Commit(commit, topics, refused, INVALID_COMMIT_OFFSET_SIZE)
+    if endpoint.authorizes:
+        if not endpoint.group_allowed(request, Operation.WRITE, commit.group):
+            return _Commit(commit, topics, refused, GROUP_AUTHORIZATION_FAILED)
+        refused = _forbidden(endpoint, request, commit)
+    if any(too_long(request, topic) for topic, _ in topics):
+        refused |= {
+            (topic, part[0]): INVALID_TOPIC for topic, parts in topics if too_long(request, topic) for part in parts
+        }
+    if negative:
+        refused |= _nonsense(commit)
+    return _Commit(_without(commit, refused) if refused else commit, topics, refused)
+
+
+def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
+    version = request.version
+    commit, topics, refused, error = request.prepared or prepare_commit(endpoint, request)
+    if error or not any(parts for _, parts in commit.topics):
+        return by_size(request, commit_codec.encode, version, topics, CommitResponse(error, errors=refused))
+
+    def answer(response: CommitResponse) -> Answer | Awaitable[Answer]:
+        return by_size(request, _commit_answer, version, commit, topics, refused, response)
+
+    return Later(endpoint.backend.commit(commit), answer, _DEFECT)
+
+
+def _too_many(request: Request, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
+    return sum(len(parts) for _, parts in topics) > request.connection.service.limits.partitions
+
+
+def _commit_answer(
+    version: int,
+    commit: CommitRequest,
+    topics: Sequence[tuple[str, Sequence[PartitionCommit]]],
+    refused: dict[tuple[str, int], int],
+    response: CommitResponse,
+) -> bytes:
+    if refused:
+        response = _both(commit, response, refused)
+    return commit_codec.encode(version, topics, response)
+
+
+def prepare_fetch(request: Request) -> Sequence[FetchRequest]:
+    """Decodes an OffsetFetch. Raises `InvalidRequest`."""
+    version = request.version
+    return fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
+
+
+def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
+    version = request.version
+    asked = request.prepared or prepare_fetch(request)
+    if len(asked) == 1:
+
+        def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
+            if _partitions(found) > _MANY:
+                return in_codec_thread(fetch_codec.encode, version, asked, [found])
+            return by_size(request, fetch_codec.encode, version, asked, [found])
+
+        return Later(_fetched(endpoint, request, asked[0]), answer, _FETCH_DEFECT)
+    return _fetch_many(endpoint, request, asked)
+
+
+async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
+    message = decoded(request)
+    group = message["group_id"]
+    if not endpoint.group_allowed(request, Operation.DELETE, group):
+        return encoded(request, {"error_code": GROUP_AUTHORIZATION_FAILED, "topics": []})
+    asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
+    if _too_many(request, asked):
+        return encoded(request, {"error_code": INVALID_REQUEST, "topics": []})
+    codes = {name: endpoint.topic_error(request, Operation.DELETE, name) for name, _ in asked}
+    allowed = [(name, parts) for name, parts in asked if not codes[name]]
+    response = await endpoint.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
+    topics: list[dict[str, Any]] = []
+    for name, parts in [] if response.error else asked:
+        errors = [codes[name] or response.errors.get((name, p), 0) for p in parts]
+        topics.append(
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": p, "error_code": error} for p, error in zip(parts, errors, strict=True)
+                ],
+            }
+        )
+    return await encoded_by_size(request, {"error_code": response.error, "topics": topics})
+
+
+# --- commits ------------------------------------------------------------------------------------------
+
+
+def _forbidden(endpoint: Endpoint, request: Request, commit: CommitRequest) -> dict[tuple[str, int], int]:
+    return {
+        (topic, part[0]): TOPIC_AUTHORIZATION_FAILED
+        for topic, parts in commit.topics
+        if not endpoint.topic_allowed(request, Operation.WRITE, topic)
+        for part in parts
+    }
+
+
+def _nonsense(commit: CommitRequest) -> dict[tuple[str, int], int]:
+    """Negative partitions do not exist; a negative offset would be read as "none committed", so none is kept."""
+    refused: dict[tuple[str, int], int] = {}
+    for topic, parts in commit.topics:
+        for part in parts:
+            key = topic, part[0]
+            lowest = commit_codec.DELETION if key in commit.expected else 0
+            if part[0] < 0:
+                refused[key] = _UNKNOWN_PARTITION
+            elif part[1] < lowest:
+                refused[key] = INVALID_REQUEST
+    return refused
+
+
+def _without(commit: CommitRequest, refused: dict[tuple[str, int], int]) -> CommitRequest:
+    topics = [(topic, [p for p in parts if (topic, p[0]) not in refused]) for topic, parts in commit.topics]
+    expected = {key: offset for key, offset in commit.expected.items() if key not in refused}
+    return commit._replace(topics=[(topic, parts) for topic, parts in topics if parts], expected=expected)
+
+
+def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[str, int], int]) -> CommitResponse:
+    if not response.error:
+        return CommitResponse(errors={**response.errors, **refused})
+    of_the_rest = {(topic, p[0]): response.error for topic, parts in commit.topics for p in parts}
+    return CommitResponse(errors={**of_the_rest, **refused})
+
+
+# --- fetches ------------------------------------------------------------------------------------------
+
+
+def _fetched(endpoint: Endpoint, request: Request, asked: FetchRequest) -> Awaitable[FetchResponse]:
+    if asked.topics is not None and _too_many(request, asked.topics):
+        return _refused_fetch(INVALID_REQUEST)
+    if endpoint.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
+        return _fetch_what_is_allowed(endpoint, request, asked)
+    return endpoint.backend.fetch(asked)
+
+
+async def _refused_fetch(error: int) -> FetchResponse:
+    return FetchResponse(error)
+
+
+async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[FetchRequest]) -> bytes:
+    """A few groups at a time, since tools ask for all that there are at once, and a few partitions at a time."""
+    parts: list[bytes] = []
+    for several in portions(asked, _BATCH, lambda one: one.group):
+        partitions = 0
+        fetches: list[asyncio.Future[FetchResponse]] = []
+        for one in several:
+            # A backend in memory has fetched by the time that it returns.
+            fetch = asyncio.ensure_future(_fetched(endpoint, request, one))
+            fetches.append(fetch)
+            if fetch.done() and not fetch.cancelled() and not fetch.exception():
+                partitions += _partitions(fetch.result())
+            if partitions >= _MANY:
+                await asyncio.sleep(0)
+                partitions = 0
+        results = await asyncio.gather(*fetches, return_exceptions=True)
+        partitions = 0
+        for one, found in zip(several, results, strict=True):
+            if isinstance(found, BaseException):
+                _log.error("a fetch failed: a defect; it is answered with an error", exc_info=found)
+            response = _FETCH_DEFECT if isinstance(found, BaseException) else found
+            number = _partitions(response)
+            if number > _MANY:
+                parts.append(await in_codec_thread(fetch_codec.encode_group, request.version, one, response))
+                continue
+            parts.append(fetch_codec.encode_group(request.version, one, response))
+            partitions += number
+            if partitions >= _MANY:
+                await asyncio.sleep(0)
+                partitions = 0
+        await asyncio.sleep(0)
+    made = by_size(request, fetch_codec.encode_batch, parts)
+    return made if isinstance(made, bytes) else await made
+
+
+def _partitions(found: FetchResponse) -> int:
+    return sum(len(parts) for _, parts in found.topics)
+
+
+async def _fetch_what_is_allowed(endpoint: Endpoint, request: Request, asked: FetchRequest) -> FetchResponse:
+    """Topics that the client may not see, or that nobody has, have an error where they were asked for, and are left out
+    of all."""
+    if not endpoint.group_allowed(request, Operation.READ, asked.group):
+        return FetchResponse(GROUP_AUTHORIZATION_FAILED)
+    if asked.topics is None:
+        found = await endpoint.backend.fetch(asked)
+        return found._replace(
+            topics=[topic for topic in found.topics if endpoint.topic_allowed(request, Operation.READ, topic[0])]
+        )
+    codes = {topic: endpoint.topic_error(request, Operation.READ, topic) for topic, _ in asked.topics}
+    found = await endpoint.backend.fetch(asked._replace(topics=[t for t in asked.topics if not codes[t[0]]]))
+    if found.error:
+        return found
+    refused = [(topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in asked.topics if codes[topic]]
+    return found._replace(topics=[*found.topics, *refused])

@@ -1,0 +1,63 @@
+"""SaslHandshake and SaslAuthenticate: a login, or another one on a connection that has one already (KIP-368)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from offsetmgr.core.errors import AuthenticationFailed
+from offsetmgr.server.apis.api_context import decoded, encoded
+from offsetmgr.server.network.api import Answer, Last, Request
+from offsetmgr.server.security.authentication import Authentication, Exchange
+
+_EXCHANGE: Final = "sasl exchange"
+_MECHANISM: Final = "sasl mechanism"
+
+_UNSUPPORTED_MECHANISM: Final = 33
+_ILLEGAL_STATE: Final = 34
+_FAILED: Final = 58
+_REFUSAL_SECONDS: Final = 0.1
+"""A refusal takes as long at least (connection.failed.authentication.delay.ms)."""
+
+
+def sasl_handshake(authentication: Authentication, request: Request) -> Answer:
+    mechanism = decoded(request)["mechanism"]
+    state = request.connection.state
+    exchange = authentication.exchange(mechanism)
+    if exchange is None:
+        request.connection.login_failed("unsupported")
+        offered = list(authentication.mechanisms)
+        return Last(encoded(request, {"error_code": _UNSUPPORTED_MECHANISM, "mechanisms": offered}))
+    if state.get(_MECHANISM, mechanism) != mechanism:
+        return Last(encoded(request, {"error_code": _ILLEGAL_STATE, "mechanisms": []}))
+    state[_EXCHANGE] = exchange
+    return encoded(request, {"error_code": 0, "mechanisms": list(authentication.mechanisms)})
+
+
+async def sasl_authenticate(authentication: Authentication, request: Request) -> Answer:
+    connection = request.connection
+    message = decoded(request)["auth_bytes"]
+    exchange: Exchange | None = connection.state.get(_EXCHANGE)
+    if exchange is None:
+        return _refusal(request, _ILLEGAL_STATE, "SaslAuthenticate was not expected")
+    try:
+        reply, principal = exchange.step(message)
+        if principal is not None and connection.principal not in (None, principal):
+            raise AuthenticationFailed("login", "another user cannot take over a connection")
+    except AuthenticationFailed:
+        del connection.state[_EXCHANGE]
+        connection.login_failed(exchange.mechanism)
+        await asyncio.sleep(_REFUSAL_SECONDS)
+        return _refusal(request, _FAILED, "Authentication failed")
+    lifetime = 0
+    if principal is not None:
+        del connection.state[_EXCHANGE]
+        connection.state[_MECHANISM] = exchange.mechanism
+        session = authentication.session_seconds
+        connection.logged_in(principal, session)
+        lifetime = round(session * 1000) if session else 0
+    return encoded(request, {"error_code": 0, "error_message": None, "auth_bytes": reply, "session_lifetime": lifetime})
+
+
+def _refusal(request: Request, error: int, why: str) -> Last:
+    return Last(encoded(request, {"error_code": error, "error_message": why, "auth_bytes": b"", "session_lifetime": 0}))

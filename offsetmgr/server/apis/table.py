@@ -1,0 +1,61 @@
+"""The table of what the offsets endpoint answers itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
+from offsetmgr.server.apis.api_context import Endpoint, decoded
+from offsetmgr.server.network.api import Api, Lane
+
+_NEVER: Final = 32767
+
+
+def endpoint_apis(endpoint: Endpoint) -> list[Api]:
+    """Without authentication there are no SASL APIs in it."""
+    apis = [
+        Api(2, "ListOffsets", 1, 10, 6, partial(list_offsets.list_offsets, endpoint), prepare=list_offsets.prepare),
+        Api(3, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
+        Api(
+            8,
+            "OffsetCommit",
+            commit_codec.LOWEST,
+            commit_codec.HIGHEST,
+            commit_codec.FLEXIBLE,
+            partial(offsets.offset_commit, endpoint),
+            Lane.COMMITS,
+            prepare=partial(offsets.prepare_commit, endpoint),
+        ),
+        Api(
+            9,
+            "OffsetFetch",
+            fetch_codec.LOWEST,
+            fetch_codec.HIGHEST,
+            fetch_codec.FLEXIBLE,
+            partial(offsets.offset_fetch, endpoint),
+            Lane.FETCHES,
+            prepare=offsets.prepare_fetch,
+        ),
+        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint), Lane.BESIDE, prepare=decoded),
+        Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint), prepare=decoded),
+        Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint), prepare=decoded),
+        Api(
+            versions.API_KEY,
+            "ApiVersions",
+            versions.LOWEST,
+            versions.HIGHEST,
+            versions.FLEXIBLE,
+            partial(versions.api_versions, endpoint),
+            before_login=True,
+        ),
+        Api(42, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
+        Api(47, "OffsetDelete", 0, 0, _NEVER, partial(offsets.offset_delete, endpoint), prepare=decoded),
+        Api(60, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
+    ]
+    if (authentication := endpoint.authentication) is not None:
+        apis += [
+            Api(17, "SaslHandshake", 1, 1, _NEVER, partial(sasl.sasl_handshake, authentication), before_login=True),
+            Api(36, "SaslAuthenticate", 0, 2, 2, partial(sasl.sasl_authenticate, authentication), before_login=True),
+        ]
+    return apis

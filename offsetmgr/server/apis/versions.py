@@ -1,0 +1,47 @@
+"""ApiVersions: what is spoken here (KIP-35, KIP-511), and what is offered beyond Kafka's protocol (KIP-584)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from offsetmgr.kafka.protocol.schema_codec import encode_response
+from offsetmgr.server.apis.api_context import Endpoint, decoded
+from offsetmgr.server.network.api import Request
+
+API_KEY: Final = 18
+LOWEST: Final = 0
+HIGHEST: Final = 4
+FLEXIBLE: Final = 3
+
+_UNSUPPORTED_VERSION: Final = 35
+_INVALID_REQUEST: Final = 42
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?")
+
+
+def api_versions(endpoint: Endpoint, request: Request, spoken: Mapping[int, tuple[int, int]] | None = None) -> bytes:
+    """A version that we do not know is answered in version 0, with ours in it, and the client asks again.
+
+    ``spoken`` stands for the service's own table where there is more behind it (the relay).
+    """
+    if spoken is None:
+        spoken = request.connection.service.versions()
+    ranges = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(spoken.items())]
+    if not LOWEST <= request.version <= HIGHEST:
+        return encode_response(API_KEY, 0, {"error_code": _UNSUPPORTED_VERSION, "api_keys": ranges})
+    error = 0
+    if request.version >= FLEXIBLE:
+        message = decoded(request)
+        software = message["client_software_name"], message["client_software_version"]
+        if all(_SOFTWARE.fullmatch(part) for part in software):
+            request.connection.client_software = software
+        else:
+            error = _INVALID_REQUEST
+    answer: dict[str, Any] = {"error_code": error, "api_keys": [] if error else ranges}
+    if not error:
+        answer["supported_features"] = [
+            {"name": name, "min_version": 1, "max_version": highest}
+            for name, highest in sorted(endpoint.backend.features().items())
+        ]
+    return encode_response(API_KEY, request.version, answer)

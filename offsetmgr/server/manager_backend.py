@@ -1,0 +1,75 @@
+"""`ManagerBackend`: the offset manager behind the listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TypeVar
+
+from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
+from offsetmgr.manager.log.base import slot_of
+from offsetmgr.manager.ownership import SlotOwnership
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.runtime.manager import ManagerRuntime
+from offsetmgr.server.backend import ManagerNode
+
+T = TypeVar("T")
+
+
+class ManagerBackend:
+    """See `offsetmgr.server.backend.Backend`."""
+
+    def __init__(self, runtime: ManagerRuntime, ownership: SlotOwnership, partitions: int, topic: str) -> None:
+        self._runtime = runtime
+        self._ownership = ownership
+        self._partitions = partitions
+        self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
+
+    def nodes(self) -> Sequence[ManagerNode]:
+        # One inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and no client can reach
+        # it.
+        return [ManagerNode(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
+
+    def coordinator(self, group: str) -> ManagerNode | None:
+        slot = slot_of(self._runtime.partition_of(group), self._partitions)
+        owner = self._ownership.owner_of(slot)
+        return None if owner is None or not owner.port else ManagerNode(owner.node_id, owner.host, owner.port)
+
+    def owns(self, group: str) -> int:
+        return self._runtime.owns(group)
+
+    def tenure(self, group: str) -> int:
+        return self._runtime.tenure(group)
+
+    def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        return self._runtime.commit(request)
+
+    def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
+        return _done(self._runtime.fetch(request))
+
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
+        return self._runtime.delete_offsets(group, topics)
+
+    def delete_group(self, group: str) -> Awaitable[int]:
+        return self._runtime.delete_group(group)
+
+    def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
+        return _done(self._runtime.list_groups())
+
+    def settled(self, group: str) -> Awaitable[None]:
+        return self._runtime.settled(group)
+
+    def room(self) -> asyncio.Future[None] | None:
+        return self._runtime.room()
+
+    def features(self) -> Mapping[str, int]:
+        return self._features
+
+    def metrics(self) -> Mapping[str, float]:
+        return {**self._runtime.figures(), "lease_seconds_left": self._ownership.lease_left}
+
+
+def _done(value: T) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future

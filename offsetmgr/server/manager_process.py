@@ -1,0 +1,425 @@
+"""One manager process, put together: what is behind the listener, the listener, the figures; and its end.
+
+Order of the start: the ports are ours, the topic is there and fit, then the managers' group is joined: who was given
+slots can be reached.  Order of the end: the group is left (so that others have the slots at once), commits in flight
+end, then clients are cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from offsetmgr.core.errors import ConfigError, MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.offset_store import OffsetStore, Partitions
+from offsetmgr.kafka.client.backing_cluster import Upstream
+from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.primitives import DECODING
+from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
+from offsetmgr.manager.log.kafka import transactional_id_prefix
+from offsetmgr.manager.node import Managing
+from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.ownership import managers_group
+from offsetmgr.manager.runtime.config import ManagerConfig
+from offsetmgr.manager.shard import ShardLimits
+from offsetmgr.server.admin_api import inspection_api
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.backend import Backend, ManagerNode
+from offsetmgr.server.config import ServeOptions
+from offsetmgr.server.manager_backend import ManagerBackend
+from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
+from offsetmgr.server.network.http import HttpEndpoint, Page, text
+from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.network.tls import server_tls
+from offsetmgr.server.proxy.brokers import RelayPorts
+from offsetmgr.server.proxy.proxy import Relay
+from offsetmgr.server.security.authentication import Authentication
+from offsetmgr.server.security.authorization import Authorizer, EverythingAllowed, Operation, Reserved, load_rules
+from offsetmgr.server.security.credentials import load_credentials
+from offsetmgr.stores.crossing import Crossing
+
+if TYPE_CHECKING:
+    from offsetmgr.server.storefront.store_backend import StoreBackend
+
+_log = logging.getLogger(__name__)
+
+_GRACE: Final = 2.0
+"""Seconds that requests under way have after the shards were handed over."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds until a store that could not be reached at the start is asked again."""
+_OTHER_CLUSTER: Final = (
+    "clients would take a number of one log for a record of another; name brokers of the store's cluster, or, if the "
+    "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
+)
+
+
+def run_manager(options: ServeOptions) -> None:
+    """Runs a manager until SIGINT or SIGTERM; SIGHUP only logs a line.
+
+    Raises `OffsetMgrError` where it cannot start.
+    """
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        asyncio.run(_serve_until_told(options))
+    finally:
+        signal.signal(signal.SIGHUP, before)  # the loop leaves behind the default, which ends the process
+
+
+async def _serve_until_told(options: ServeOptions) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing: settings are read at the start only")
+    process = ManagerProcess(options)
+    starting = asyncio.create_task(process.start())
+    told = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await told
+            what = "shards are handed over" if options.store is None else "requests under way are finished"
+            _log.info("stopping: %s (again to interrupt at once)", what)
+        else:
+            await _interrupted(starting)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    finally:
+        told.cancel()
+        await process.close()
+    _log.info("stopped")
+
+
+async def _interrupted(starting: asyncio.Task[None]) -> None:
+    """Ends a start that nobody waits for any more: what it has opened by then is known, and can be closed."""
+    starting.cancel()
+    await asyncio.wait({starting})
+    if not starting.cancelled():
+        starting.result()
+
+
+class ManagerProcess:
+    """Use it within one event loop."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._open = AsyncExitStack()
+        self._started = time.time()
+        self._cluster_id: str | None = None
+        self._ready = False
+        self._managing: Managing | None = None
+        self._relay: Relay | None = None
+        self._front: StoreBackend | None = None
+        self._own_offsets_there = False
+        """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
+        self.listener: Listener | None = None
+
+    async def start(self) -> None:
+        """Returns once clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
+        options = self._options
+        authentication, authorizer = _login(options), _authorizer(options)
+        DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
+        tls = _tls(options)
+        security = Security.of(options.connection.kafka)
+        upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
+        self._open.push_async_callback(upstream.close)
+        if options.store is None:
+            await upstream.require(FENCES_WRITERS)
+        self._cluster_id = await upstream.cluster_id()
+        relay = self._relay = _relay(options, security, authorizer)
+        if relay is not None:
+            self._open.push_async_callback(relay.close)
+        # The port first: its number is what the other managers are told.
+        backend = _Later()
+        metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
+        service = Service(
+            [],
+            limits=options.limits,
+            requires_login=authentication is not None,
+            room=backend.room,
+            fallback=relay.fallback if relay else None,
+            observe=metrics.observe if metrics else None,
+        )
+        listener = Listener(service, *options.listen, tls=tls)
+        await listener.start()
+        self.listener = listener
+        self._open.push_async_callback(service.close, _GRACE)
+        # All ports before the others rebalance for us: one that is taken is found first.
+        if metrics is not None:
+            await self._start_figures(metrics)
+        if relay is not None:
+            await self._open_relay_ports(relay, service, listener, tls)
+        host, port = options.advertise or (options.listen[0], listener.port)
+        node_id = await self._start_backend(backend, host, port)
+        if relay is not None:
+            backend.now = relay.guard(backend.now, watch=not self._own_offsets_there)
+        asked = authorizer if relay is None else relay.authorizer
+        endpoint = Endpoint(backend.now, node_id, upstream, asked, authentication)
+        apis = endpoint_apis(endpoint)
+        if relay is not None:
+            apis = relay.apis(endpoint, apis, host)
+
+        def may_look(principal: str | None, operation: Operation) -> bool:
+            return authorizer.group(principal or "", operation, "*")
+
+        apis.append(inspection_api(self, may_look))
+        if relay is not None:
+            relay.start()
+        service.apis.update({api.key: api for api in apis})
+        self._ready = True
+        what = {"listen": f"{options.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
+        _log.info("serving", extra=what)
+
+    async def _open_relay_ports(
+        self, relay: Relay, service: Service, listener: Listener, tls: ssl.SSLContext | None
+    ) -> None:
+        options = self._options
+        asked = options.relay_ports
+        ports = RelayPorts(listener.port + 1) if asked is None else RelayPorts(asked.start, len(asked))
+        await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
+        _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
+
+    async def close(self) -> None:
+        """Hands the shards over and ends. May be called in any state of the start."""
+        self._ready = False
+        await self._open.aclose()
+
+    # --- what is behind the listener ----------------------------------------------------------------
+
+    async def _start_backend(self, backend: _Later, host: str, port: int) -> int:
+        """The node id of this process."""
+        if self._options.store is not None:
+            node = ManagerNode(FIRST_MANAGER, host, port)
+            await self._start_store(backend, node)
+            return node.node_id
+        return await self._start_manager(backend, host, port)
+
+    async def _start_store(self, backend: _Later, node: ManagerNode) -> None:
+        from offsetmgr.server.storefront.store_backend import StoreBackend
+        from offsetmgr.stores.uri import open_store
+
+        assert self._options.store is not None
+        # No call may outlast the patience of the clients who wait for it.
+        timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
+        store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
+        check_servable(store)
+        if store.capabilities.partitions is Partitions.OF_BROKERS:
+            raise UsageError(
+                f"store {store.uri}",
+                "holds byte positions of Kafka 0.7, which Kafka's clients would take for offsets",
+                "migrate them first: migrate plan --partition-map",
+            )
+        if self._relay is not None:
+            self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
+        front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
+        try:
+            await self._compare(front, store)
+        except OffsetMgrError as error:
+            if not error.retriable:
+                raise
+            front.refusal = f"the store {store.uri} fails: {error}"
+            _log.warning("the store fails", extra={"store": store.uri, "error": str(error)})
+            comparing = asyncio.get_running_loop().create_task(self._compare_later(front, store))
+            self._open.callback(comparing.cancel)
+        front.start()
+        self._front = front
+        self._open.push_async_callback(front.close)
+        backend.now = front
+
+    async def _compare(self, front: StoreBackend, store: OffsetStore) -> None:
+        """Finds out whether the store's offsets belong to the logs whose offsets the clients commit. Raises
+        `OtherCluster`, and what the store raises."""
+        from offsetmgr.stores.kafka import KafkaStore
+
+        options = self._options
+        with KafkaStore(options.bootstrap, options.connection) as brokers:
+            crossing = await asyncio.to_thread(
+                Crossing, brokers, store, options.translate, ("cluster of the topics", "store")
+            )
+        if crossing.foreign and options.translate is None:
+            why = f"its offsets belong to another Kafka cluster than the topics: {crossing.compared.how}"
+            raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER)
+        front.keeps_epochs = crossing.compared.keeps_epochs
+        _log.info("numbers", extra={"store": store.uri, "relation": crossing.text()})
+
+    async def _compare_later(self, front: StoreBackend, store: OffsetStore) -> None:
+        """Of a store that could not be reached at the start: no client is served until its cluster is known."""
+        while front.refusal is not None:
+            await asyncio.sleep(_LOOK_AGAIN)
+            try:
+                await self._compare(front, store)
+            except OffsetMgrError as error:
+                front.refusal = f"the store {store.uri} fails: {error}"
+                if not error.retriable:
+                    _log.error("no client is served", extra={"store": store.uri, "error": str(error)})
+                    return
+            else:
+                front.refusal = None
+                _log.info("the store answers; clients are served", extra={"store": store.uri})
+
+    async def _start_manager(self, backend: _Later, host: str, port: int) -> int:
+        managing = self._managing = Managing(_settings(self._options, self._relay), host, port)
+        self._open.push_async_callback(managing.close)
+        await managing.open()
+        backend.now = ManagerBackend(
+            managing.runtime, managing.ownership, managing.topic.partitions, managing.topic.name
+        )
+        return (await managing.join()).node_id
+
+    # --- what is told of it -------------------------------------------------------------------------
+
+    async def _start_figures(self, metrics: Metrics) -> None:
+        assert self._options.metrics_listen is not None
+        pages = {
+            "/metrics": lambda: Page(200, CONTENT_TYPE, metrics.text()),
+            "/health": lambda: text(200, "alive"),
+            "/ready": self._readiness,
+        }
+        endpoint = HttpEndpoint(*self._options.metrics_listen, pages)
+        port = await endpoint.start()
+        self._open.push_async_callback(endpoint.close)
+        _log.info("figures", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
+
+    def _readiness(self) -> Page:
+        if not self._ready:
+            return text(503, "starting or stopping")
+        if self._managing is not None and not self._managing.ownership.valid():
+            return text(503, "no lease: the managers' group cannot be reached")
+        if self._managing is not None and self._managing.unfit:
+            return text(503, self._managing.unfit)
+        if self._front is not None and (trouble := self._front.trouble()):
+            return text(503, trouble)
+        waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
+        if waiting:
+            why = next((f"; shard {s['partition']}: {s['last_error']}" for s in waiting if s["last_error"]), "")
+            return text(503, f"{len(waiting)} shards are not served yet{why}")
+        return text(200, "ready")
+
+    def status(self) -> dict[str, Any]:
+        """See `Inspectable.status`."""
+        managing = self._managing
+        shards = [] if managing is None else [_shard_json(s._asdict()) for s in managing.runtime.status()]
+        alarms = [] if managing is None else managing.alarms
+        if self._front is not None and (trouble := self._front.trouble()):
+            alarms.append(trouble)
+        if self._relay is not None:
+            alarms.extend(self._relay.alarms())
+        return {
+            "cluster_id": self._cluster_id,
+            "store": self._options.store or f"topic {self._options.topic}",
+            "record_format": self._options.record_format,
+            "started": int(self._started * 1000),
+            "lease": managing is None or managing.ownership.valid(),
+            "relay": self._options.relay,
+            "shards": shards,
+            "alarms": alarms,
+        }
+
+    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
+        """See `Inspectable.dump`."""
+        if self._managing is None or not 0 <= partition < self._options.partitions:
+            raise NotCoordinator(f"shard {partition}", "there is none of this number here")
+        found = self._managing.runtime.dump(partition)
+        if after is not None:
+            try:
+                behind = (str(after[0]), str(after[1]), int(after[2]))
+            except (IndexError, ValueError, TypeError):
+                raise MalformedData("dump", "after is [group, topic, partition]") from None
+            found = [entry for entry in found if tuple(entry[0]) > behind]
+        return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
+
+
+def _settings(options: ServeOptions, relay: Relay | None) -> Settings:
+    return Settings(
+        options.bootstrap,
+        options.connection,
+        topic=options.topic,
+        partitions=options.partitions,
+        replication_factor=options.replication_factor,
+        min_insync_replicas=options.min_insync_replicas,
+        record_format=options.record_format,
+        manager=ManagerConfig(
+            limits=ShardLimits(retention_ms=options.retention_ms),
+            commit_timeout=options.commit_timeout,
+            standby=options.standby,
+            members=None if relay is None else relay.members,
+            own_process=True,
+        ),
+        session=options.session,
+        timeout=options.connection.timeout_ms / 1000,
+    )
+
+
+class _Later:
+    """A backend that is made after those who will ask it."""
+
+    now: Backend
+
+    def room(self) -> asyncio.Future[None] | None:
+        return self.now.room()
+
+    def metrics(self) -> Mapping[str, float]:
+        return self.now.metrics() if hasattr(self, "now") else {}
+
+
+def check_servable(store: OffsetStore) -> None:
+    """Raises `UsageError` for a file, which is read and written as a whole and is nobody's place for commits."""
+    if store.capabilities.conditional == "file":
+        raise UsageError(
+            f"store {store.uri}",
+            "is a file: commits of clients cannot be kept in one",
+            "serve zookeeper://, kafka:// or dual:; bring a file's offsets there with offsets import",
+        )
+
+
+def _is_in(store: OffsetStore, cluster_id: str | None) -> bool:
+    """Whether the store, or a part of it, is the native groups of this cluster. Raises `OffsetMgrError`."""
+    from offsetmgr.stores.dual import DualStore
+
+    parts = (store.primary, store.secondary) if isinstance(store, DualStore) else (store,)
+    return any(part.uri.startswith("kafka:") and part.identity().id == cluster_id for part in parts)
+
+
+def _shard_json(status: dict[str, Any]) -> dict[str, Any]:
+    return status | {
+        "role": status["role"].value,
+        "state": status["state"].upper(),
+        "since": int(status["since"] * 1000),
+    }
+
+
+def _login(options: ServeOptions) -> Authentication | None:
+    return None if options.credentials is None else Authentication(load_credentials(options.credentials))
+
+
+def _authorizer(options: ServeOptions) -> Authorizer:
+    if options.rules is None:
+        return EverythingAllowed()
+    if options.credentials is None:
+        raise ConfigError("--rules", "say what a user may do, and nobody logs in", "add --credentials FILE")
+    return load_rules(options.rules)
+
+
+def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) -> Relay | None:
+    if not options.relay:
+        return None
+    if options.store is not None:
+        return Relay(options.bootstrap, security, authorizer)
+    reserved = Reserved(options.topic, managers_group(options.topic), transactional_id_prefix(options.topic))
+    return Relay(options.bootstrap, security, authorizer, reserved)
+
+
+def _tls(options: ServeOptions) -> ssl.SSLContext | None:
+    if options.tls_certificate is None:
+        return None
+    return server_tls(options.tls_certificate, options.tls_key)

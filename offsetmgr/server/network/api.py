@@ -1,0 +1,218 @@
+"""What connections, handlers and the relay agree on: requests, answers, and the table of APIs.
+
+A `Service` is built from a table of `Api`s (``handlers`` has the endpoint's) and, for every API that is not in it, a
+`Fallback` or nothing.  The relay replaces entries of the table (Metadata, JoinGroup, ...) and gives the fallback.
+
+A handler takes a `Request` and gives an *answer*, or an awaitable of one.  Answers are
+
+- ``bytes``: the body; the connection puts length, correlation id and tags in front;
+- `Last`: the same, and the connection is closed behind it;
+- `Frame`: a whole response as it goes out, length field first: what a broker answered, forwarded unread;
+- `Stream`: a response that is written piece by piece once all earlier ones of the connection have gone out;
+- None: no response at all (Produce with acks=0);
+- `HANG_UP`: the connection is closed after the answers before it have been sent.
+
+Instead of an awaitable of an answer a handler may give a `Later`, which needs no task, or a `Prepared`, which is worked
+out in the codec thread.
+
+Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whose awaitable does) ends its connection,
+as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
+
+Order: answers leave in the order of the requests.  A request starts when nothing before it on its connection is
+unanswered, or when all of that is of its own `Lane` (or of `Lane.BESIDE`); so commits run side by side, and a fetch
+sees the commit that was sent before it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.primitives import Cursor
+
+if TYPE_CHECKING:
+    from offsetmgr.server.network.connection import Connection
+
+_HEADER: Final = struct.Struct(">hhih")
+_HEADER_AT: Final = 4
+_CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
+
+
+class Lane(enum.Enum):
+    """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted, and with
+    any of them those of `BESIDE`."""
+
+    ALONE = enum.auto()
+    BESIDE = enum.auto()
+    """What neither changes nor reads what others change: it waits for nothing and holds up nothing. librdkafka's Admin
+    client asks for the coordinator before every commit, on the connection that the commits before it went to."""
+    COMMITS = enum.auto()
+    FETCHES = enum.auto()
+    FORWARDED = enum.auto()
+    """What is passed on, on one upstream connection that keeps the order by itself."""
+
+
+class Frame(bytes):
+    """A whole response, its length field first."""
+
+
+class Last(bytes):
+    """The body of the last response of a connection."""
+
+
+class HangUp(enum.Enum):
+    """The type of `HANG_UP`."""
+
+    HANG_UP = enum.auto()
+
+
+HANG_UP: Final = HangUp.HANG_UP
+
+
+class Sink(Protocol):
+    """Where a `Stream` writes to."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the client takes bytes more slowly than they come: stop until `Stream.resume`."""
+        ...
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """The next bytes of the response, the first ones being its length field. Copied only if the socket is full,
+        so the buffer may be used again afterwards."""
+        ...
+
+    def end(self) -> None:
+        """The response is complete; the next answers follow. Nothing may be written to the sink any more."""
+        ...
+
+    def break_off(self) -> None:
+        """The response cannot be completed: the connection is closed."""
+        ...
+
+
+class Stream(Protocol):
+    """A response written piece by piece."""
+
+    def begin(self, sink: Sink) -> None:
+        """It is this response's turn. May be called at once, while the handler's result is being taken."""
+        ...
+
+    def pause(self) -> None:
+        """The sink is full. Only between `begin` and the sink's end."""
+        ...
+
+    def resume(self) -> None:
+        """The sink is not full any more."""
+        ...
+
+    def lost(self) -> None:
+        """The client is gone, before or after `begin`: nobody takes the response any more."""
+        ...
+
+
+Answer: TypeAlias = bytes | Stream | HangUp | None
+
+
+class Later(NamedTuple):
+    """An answer that is made of what ``result`` will give: ``answer(await result)``."""
+
+    result: Awaitable[Any]
+    answer: Callable[[Any], Answer | Awaitable[Answer]]
+    otherwise: Any = None
+    """What ``answer`` is given instead where ``result`` raises, which is a defect and is logged. Where this is None the
+    connection is closed instead."""
+
+
+class Prepared(NamedTuple):
+    """What is to be worked out in the codec thread before the request has an outcome: ``outcome(work())``. No later
+    request of the connection starts before that outcome is known."""
+
+    work: Callable[[], Any]
+    """Must not touch the event loop."""
+    outcome: Callable[[Any], Outcome]
+
+
+Outcome: TypeAlias = Answer | Awaitable[Answer] | Later | Prepared
+
+
+class Request:
+    """A request and where its parts are. ``frame`` is what came, its length field included: forward it as it is."""
+
+    __slots__ = (
+        "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, frame: bytes) -> None:
+        self.connection = connection
+        self.frame = frame
+        self.api_key: int
+        self.version: int
+        self.correlation: int
+        self.api_key, self.version, self.correlation = _START.unpack_from(frame, _HEADER_AT)
+        self.api: Api | None = None
+        self.answer: Answer = None
+        self.answered = False
+        self.prepared: Any = None
+        """What `Api.prepare` returned, where the request is large."""
+        self.since = 0.0
+        """When it arrived, by the event loop's clock."""
+
+    @property
+    def client_id(self) -> str | None:
+        """Raises `InvalidRequest`."""
+        length = self._client_id_length()
+        if length < 0:
+            return None
+        return self.frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length].decode(errors="replace")
+
+    def body(self, *, flexible: bool) -> int:
+        """Where in the frame the body begins. Raises `InvalidRequest`."""
+        cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
+        cursor.take(max(self._client_id_length(), 0))
+        cursor.tags()
+        return cursor.at
+
+    def _client_id_length(self) -> int:
+        if len(self.frame) < _CLIENT_ID_AT:
+            raise InvalidRequest("request header", "it ends too early")
+        length: int = _HEADER.unpack_from(self.frame, _HEADER_AT)[3]
+        if length < -1:
+            raise InvalidRequest("request header", f"a client id of {length} bytes")
+        return length
+
+
+_START: Final = struct.Struct(">hhi")
+
+Handler: TypeAlias = Callable[[Request], Outcome]
+
+
+class Api(NamedTuple):
+    """One API that is ours."""
+
+    key: int
+    name: str
+    lowest: int
+    highest: int
+    flexible: int
+    """The first version with tagged fields in its header (32767 where none has)."""
+    handle: Handler
+    lane: Lane = Lane.ALONE
+    before_login: bool = False
+    """Whether it is answered to a client that has not logged in yet."""
+    advertised: bool = True
+    """Whether ApiVersions names it."""
+    prepare: Callable[[Request], Any] | None = None
+    """Decodes the request. The pipeline calls it in the codec thread, before ``handle``, if the request is large; later
+    requests of the connection wait. Raises `InvalidRequest`."""
+
+
+class Fallback(Protocol):
+    """What becomes of requests for APIs that are not in the table, and of versions that are not ours."""
+
+    def handle(self, request: Request) -> Outcome:
+        """Called with the requests of a logged-in connection, in order, all in `Lane.FORWARDED`."""
+        ...

@@ -1,0 +1,83 @@
+"""The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for whoever restarts processes.
+
+Only GET, one request a connection, nothing that a stranger could make expensive: a request line of at most 2 KiB that
+comes within a few seconds.  It has no authentication, as Prometheus' endpoints have none; it shows figures, no names
+of groups, and listens where it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.server.network.socket_server import why_not_listening
+
+_PATIENCE: Final = 5.0
+_LONGEST_LINE: Final = 2048
+_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
+
+
+class Page(NamedTuple):
+    """An answer: HTTP status, content type, body."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def text(status: int, line: str) -> Page:
+    """A page of one line."""
+    return Page(status, "text/plain; charset=utf-8", f"{line}\n".encode())
+
+
+class HttpEndpoint:
+    """Serves pages by path; each is made when it is asked for."""
+
+    def __init__(self, host: str, port: int, pages: dict[str, Callable[[], Page]]) -> None:
+        self._host = host
+        self._port = port
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> int:
+        """Listens; gives the port (useful where 0 was asked for). Raises `Unreachable` where it is taken."""
+        try:
+            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LONGEST_LINE)
+        except OSError as error:
+            what, why = f"metrics port {self._host}:{self._port}", why_not_listening(error)
+            raise Unreachable(what, why, "name another --metrics-listen") from None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                page = self._answer(await reader.readline())
+                head = (
+                    f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.content_type}\r\n"
+                    f"Content-Length: {len(page.body)}\r\nConnection: close\r\n\r\n"
+                )
+                writer.write(head.encode() + page.body)
+                await writer.drain()
+        except (TimeoutError, OSError, ValueError):  # slow, gone, or a line without end
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _answer(self, line: bytes) -> Page:
+        parts = line.split()
+        if len(parts) != 3 or not parts[2].startswith(b"HTTP/"):
+            return text(400, "not an HTTP request")
+        if parts[0] != b"GET":
+            return text(405, "only GET")
+        page = self._pages.get(parts[1].split(b"?")[0].decode("latin-1"))
+        return text(404, f"there are {', '.join(sorted(self._pages))}") if page is None else page()

@@ -1,0 +1,263 @@
+"""`Service`: what all listeners of one manager share: the table of APIs, limits, who may connect, the figures.
+
+`Listener` is one port.  It knows which node it stands for: None is the manager itself; for the relay a real broker's
+id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from offsetmgr.core.errors import InvalidRequest, Unreachable
+from offsetmgr.server.network.api import Api, Fallback, Lane, Request
+from offsetmgr.server.network.connection import Connection
+from offsetmgr.server.network.limits import Limits
+
+_log = logging.getLogger(__name__)
+
+_API_VERSIONS: Final = 18
+_NEVER_FLEXIBLE: Final = 32767
+_OTHER_FILES: Final = 500
+"""Open files beside clients' connections: to brokers, of libraries."""
+_SWEEP_SECONDS: Final = 0.5
+_FAILED_LOGINS_EVERY: Final = 10.0
+"""Seconds between two warnings of failed logins: anybody can make them fail."""
+_KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed"}
+
+
+class Service:
+    """See the module's docstring. Use it within one event loop; `close` ends it."""
+
+    def __init__(
+        self,
+        apis: Sequence[Api],
+        *,
+        limits: Limits | None = None,
+        requires_login: bool = False,
+        fallback: Fallback | None = None,
+        room: Callable[[], asyncio.Future[None] | None] = lambda: None,
+        versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
+        observe: Callable[[str, float], None] | None = None,
+    ) -> None:
+        """``apis``: later ones replace earlier ones of the same key. ``room``: see `Backend.room`. ``versions``: what
+        ApiVersions shall tell, where that is not just the table. ``observe``: is told the seconds that every request
+        took, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
+        self.apis: dict[int, Api] = {api.key: api for api in apis}
+        self.limits = limits or Limits()
+        self.requires_login = requires_login
+        self.room = room
+        self.connections: set[Connection] = set()
+        self.listeners: list[Listener] = []
+        self._versions = versions
+        self._fallback: Api | None = None
+        if fallback is not None:
+            self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Lane.FORWARDED)
+        self.held = 0
+        """Bytes of requests that are not answered."""
+        self._observe = observe
+        self._by_address: Counter[str] = Counter()
+        self._figures: Counter[str] = Counter()
+        self._unsaid = 0
+        """Failed logins since the last warning of one."""
+        self._said = -float("inf")
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """Lowest and highest version of each API, as ApiVersions tells them."""
+        if self._versions is not None:
+            return self._versions()
+        return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
+
+    def route(self, request: Request) -> Api:
+        """Who answers. Raises `InvalidRequest` where nobody does."""
+        api = self.apis.get(request.api_key)
+        # Versions of ApiVersions that we do not know get an answer all the same (KIP-511).
+        known = api is not None and (api.lowest <= request.version <= api.highest or api.key == _API_VERSIONS)
+        if api is not None and known:
+            return api
+        if self._fallback is not None:
+            return self._fallback
+        what = api.name if api is not None else f"API {request.api_key}"
+        raise InvalidRequest(f"{what} version {request.version}", "is not spoken here")
+
+    # --- what connections tell ----------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether one more client may connect."""
+        self._figures["connections_total"] += 1
+        self.connections.add(connection)
+        self._by_address[connection.peer] += 1
+        if (
+            len(self.connections) > self.limits.connections
+            or self._by_address[connection.peer] > self.limits.connections_per_address
+        ):
+            self._figures['connections_cut_total{why="too many"}'] += 1
+            return False
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+        return True
+
+    def dismiss(self, connection: Connection) -> None:
+        """The connection has ended."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._by_address[connection.peer] -= 1
+            if not self._by_address[connection.peer]:
+                del self._by_address[connection.peer]
+
+    def refused(self, connection: Connection, error: InvalidRequest) -> None:
+        """The connection is being closed for what it sent."""
+        self._figures['connections_cut_total{why="invalid request"}'] += 1
+        _log.debug("connection of %s closed: %s", connection.peer, error)
+
+    def login_failed(self, connection: Connection, mechanism: str) -> None:
+        """Counts it and warns of it now and then. Neither the name nor the password is told to anybody: people type
+        the one into the field of the other."""
+        self._figures[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
+        self._unsaid += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._said >= _FAILED_LOGINS_EVERY:
+            what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unsaid}
+            self._said, self._unsaid = now, 0
+            _log.warning("logins failed", extra=what)
+
+    def shed(self, connection: Connection) -> None:
+        """Cuts a connection off, because too much memory is held by requests."""
+        self._figures['connections_cut_total{why="memory"}'] += 1
+        connection.cut()
+
+    @property
+    def held_too_much(self) -> bool:
+        return self.held > self.limits.held_bytes
+
+    def answered(self, request: Request) -> None:
+        """The request's answer is on its way."""
+        if self._observe is not None and request.api is not None:
+            self._observe(_KINDS.get(request.api.lane, "other"), asyncio.get_running_loop().time() - request.since)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Figures by the name after ``offsetmgr_``, labels included."""
+        return {**self._figures, "connections": len(self.connections), "request_bytes_held": self.held}
+
+    # --- cutting off --------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Cuts what has been idle, slow or not logged in for too long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self.connections):
+            why = self._overdue(connection, now)
+            if why is not None:
+                self._figures[f'connections_cut_total{{why="{why}"}}'] += 1
+                connection.cut()
+        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self.connections else None
+
+    def _overdue(self, connection: Connection, now: float) -> str | None:
+        limits = self.limits
+        if connection.principal is None and now - connection.opened > limits.authentication_seconds:
+            return "no login"
+        if connection.begun is not None and now - connection.begun > limits.request_seconds + connection.part_seconds:
+            return "slow request"
+        if connection.closed and now - connection.heard > limits.request_seconds:
+            return "answers not taken"
+        if now - max(connection.heard, connection.taken(now)) > limits.idle_seconds:
+            if connection.stalled is not None:
+                return "answers not taken"
+            if connection.idle:
+                return "idle"
+        return None
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Takes no more connections, gives requests under way ``grace`` seconds, and hangs up."""
+        for listener in self.listeners:
+            listener.stop()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + grace
+        while any(connection.busy for connection in self.connections) and loop.time() < end:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.cut()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for listener in self.listeners:
+            await listener.closed()
+
+
+class Listener:
+    """One port of a service."""
+
+    def __init__(
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        node_id: int | None = None,
+    ) -> None:
+        """``port`` 0 takes a free one; `port` tells which. ``node_id``: the broker that this port stands for."""
+        self.service = service
+        self.host = host
+        self.port = port
+        self.node_id = node_id
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        service.listeners.append(self)
+
+    async def start(self) -> None:
+        """Raises `Unreachable` where the address cannot be listened on."""
+        _allow_files(self.service.limits.connections)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self.service, self),
+                self.host,
+                self.port,
+                ssl=self._tls,
+                ssl_handshake_timeout=self.service.limits.authentication_seconds if self._tls else None,
+                ssl_shutdown_timeout=1.0 if self._tls else None,
+                backlog=512,
+            )
+        except OSError as error:
+            why, hint = why_not_listening(error), "name another address, or end what listens there"
+            raise Unreachable(f"listener {self.host}:{self.port}", why, hint) from None
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def closed(self) -> None:
+        if self._server is not None:
+            with contextlib.suppress(OSError):
+                await self._server.wait_closed()
+
+
+def why_not_listening(error: OSError) -> str:
+    """The system's own words: asyncio wraps them in a sentence that says the address again."""
+    # The resolver's numbers (negative) are not the system's.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+
+
+def _allow_files(connections: int) -> None:
+    """Raises this process's soft limit of open files, often 1024, as far as it may and as needed: a process without any
+    left could not reach the cluster either."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        _log.warning(
+            "fewer files may be open than connections are allowed", extra={"open files": allowed, "wanted": wanted}
+        )

@@ -1,0 +1,90 @@
+"""`Link`: the connections to real brokers that belong to one client's connection, each made when it is first needed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.errors import Unreachable
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.server.proxy.brokers import Brokers
+from offsetmgr.server.proxy.upstream import ReadBuffer, Upstream
+
+if TYPE_CHECKING:
+    from offsetmgr.server.network.connection import Connection
+
+_STATE: Final = "relay"
+
+
+class Links:
+    """Gives every client's connection its `Link`."""
+
+    def __init__(self, brokers: Brokers, security: Security) -> None:
+        self.brokers = brokers
+        self.security = security
+        self.buffer = ReadBuffer()
+
+    def of(self, client: Connection) -> Link:
+        link: Link | None = client.state.get(_STATE)
+        if link is None:
+            link = client.state[_STATE] = Link(self, client)
+            client.on_lost.append(link.close)
+        return link
+
+
+class Link:
+    """See the module's docstring."""
+
+    def __init__(self, links: Links, client: Connection) -> None:
+        self._links = links
+        self._client = client
+        self._upstreams: dict[Address, Upstream] = {}
+        self._apart: set[Upstream] = set()
+        self._any: Address | None = None
+        self._closed = False
+
+    def data(self) -> Upstream:
+        """Where the client's requests go: the broker whose port this is; at the manager's own port always the same one
+        of those that were alive. Raises `Unreachable` where none is known."""
+        node_id = self._client.listener.node_id
+        if node_id is not None:
+            address = self._links.brokers.address(node_id)
+            if address is None:
+                raise Unreachable(f"broker {node_id}", "nobody knows where it is")
+            return self.to(address)
+        if self._any is None or self._any not in self._upstreams or self._upstreams[self._any].closed:
+            alive = self._links.brokers.alive()
+            if not alive:
+                raise Unreachable("Kafka", "no broker answers")
+            self._any = random.choice(alive)
+        return self.to(self._any)
+
+    def to(self, address: Address) -> Upstream:
+        """This client's connection to the broker at ``address``. Raises `Unreachable` once the client is gone."""
+        if self._closed:
+            raise Unreachable(f"broker {address}", "the client is gone")
+        upstream = self._upstreams.get(address)
+        if upstream is None or upstream.closed:
+            upstream = Upstream(self._client, address, self._links.security, self._links.buffer)
+            self._upstreams[address] = upstream
+        return upstream
+
+    def apart(self) -> Upstream:
+        """A connection of its own to the broker of `data`, for one request whose turn on that one has passed. To be
+        given to `end`. Raises `Unreachable`."""
+        if self._closed:
+            raise Unreachable("Kafka", "the client is gone")
+        upstream = Upstream(self._client, self.data().address, self._links.security, self._links.buffer)
+        self._apart.add(upstream)
+        return upstream
+
+    def end(self, upstream: Upstream) -> None:
+        """Closes what `apart` gave."""
+        self._apart.discard(upstream)
+        upstream.close()
+
+    def close(self) -> None:
+        self._closed = True
+        for upstream in (*self._upstreams.values(), *self._apart):
+            upstream.release()

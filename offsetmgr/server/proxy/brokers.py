@@ -1,0 +1,200 @@
+"""`Brokers`: the real brokers, where they are, what they speak, and the port of ours that stands for each.
+
+A broker gets a port when it is first seen and keeps it for as long as this process lives, wherever the broker moves.
+Which port is settled by its node id where that one is free, so that it is the same after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError, Unreachable
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.proxy.response_rewrite import NamedBroker
+
+_log = logging.getLogger(__name__)
+
+_METADATA: Final = (3, 8)
+_REFRESH_SECONDS: Final = 5.0
+_ASK_SECONDS: Final = 5.0
+
+Versions = Mapping[int, tuple[int, int]]
+
+
+class RelayPorts(NamedTuple):
+    """The ports that may stand for brokers: ``size`` of them from ``first`` on; 0 takes free ones."""
+
+    first: int
+    size: int = 100
+
+    def candidates(self, node_id: int) -> Iterable[int]:
+        """Where a broker's port may be, the preferred one first."""
+        if self.first == 0:
+            return [0]
+        return [self.first + (node_id + n) % self.size for n in range(self.size)]
+
+
+class _Ports(NamedTuple):
+    """What new listeners are made of."""
+
+    service: Service
+    host: str
+    range: RelayPorts
+    tls: ssl.SSLContext | None
+
+
+class Brokers:
+    """See the module's docstring. Use it within one event loop."""
+
+    def __init__(self, client: Client, security: Security) -> None:
+        """``client`` reaches the real cluster."""
+        self._client = client
+        self._security = security
+        self._ports: _Ports | None = None
+        self._addresses: dict[int, Address] = {}
+        self._listeners: dict[int, Listener] = {}
+        self._probes: dict[int, Connection] = {}
+        self._versions: dict[int, Versions] = {}
+        self._listening = asyncio.Lock()
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(
+        self, service: Service, host: str, ports: RelayPorts, tls: ssl.SSLContext | None, timeout: float
+    ) -> None:
+        """Listens for every broker that is there now. Raises `OffsetMgrError`."""
+        self._ports = _Ports(service, host, ports, tls)
+        await self._refresh(asyncio.get_running_loop().time() + timeout)
+        self._refresher = asyncio.create_task(self._keep_fresh())
+
+    async def close(self) -> None:
+        """Stops looking after the brokers; the listeners are the service's to close."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._refresher
+        for probe in self._probes.values():
+            await probe.close()
+
+    # --- where they are -----------------------------------------------------------------------------
+
+    async def seen(self, brokers: Iterable[NamedBroker]) -> None:
+        """Brokers as the cluster names them: from now on each has a port. Raises `Unreachable`: no port is free."""
+        for broker in brokers:
+            self._addresses[broker.node_id] = Address(broker.host, broker.port)
+            if broker.node_id not in self._listeners:
+                await self._listen(broker.node_id)
+
+    def address(self, node_id: int) -> Address | None:
+        """Where a broker really is."""
+        return self._addresses.get(node_id)
+
+    def addresses(self) -> list[Address]:
+        """Where all brokers really are, dead ones too."""
+        return list(self._addresses.values())
+
+    def alive(self) -> list[Address]:
+        """Where those are that answer; where that is not known (brokers close idle connections), those that answered
+        when they were last asked."""
+        known = [node_id for node_id, probe in self._probes.items() if not probe.closed] or list(self._versions)
+        return [self._addresses[node_id] for node_id in known]
+
+    def port(self, node_id: int) -> int:
+        """Our port for a broker that was seen."""
+        return self._listeners[node_id].port
+
+    def ports(self) -> Mapping[int, int]:
+        """Our ports by node id."""
+        return {node_id: listener.port for node_id, listener in sorted(self._listeners.items())}
+
+    async def _listen(self, node_id: int) -> None:
+        async with self._listening:
+            if node_id in self._listeners or self._ports is None:
+                return
+            ours = {listener.port for listener in self._listeners.values()}
+            service, host, range_, tls = self._ports
+            for port in range_.candidates(node_id):
+                if port and port in ours:
+                    continue
+                listener = Listener(service, host, port, tls=tls, node_id=node_id)
+                with contextlib.suppress(Unreachable):
+                    await listener.start()
+                    self._listeners[node_id] = listener
+                    return
+                service.listeners.remove(listener)
+            last = range_.first + range_.size - 1
+            raise Unreachable(
+                f"a port for broker {node_id}", f"none of {range_.first} to {last} is free", "name another range"
+            )
+
+    # --- what they speak ----------------------------------------------------------------------------
+
+    async def versions(self, node_id: int | None) -> Versions:
+        """The versions that a broker speaks now; for None those that all brokers do, as far as they are known.
+
+        Raises `OffsetMgrError` where the broker cannot be asked.
+        """
+        if node_id is not None:
+            return await self._probe(node_id)
+        known = list(self._versions.values())
+        if not known:
+            raise Unreachable("Kafka", "no broker has told yet what it speaks")
+        common: dict[int, tuple[int, int]] = {}
+        for key in set.intersection(*(set(versions) for versions in known)):
+            low, high = max(v[key][0] for v in known), min(v[key][1] for v in known)
+            if low <= high:
+                common[key] = (low, high)
+        return common
+
+    async def _probe(self, node_id: int) -> Versions:
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise Unreachable(f"broker {node_id}", "nobody knows where it is")
+        probe = self._probes.get(node_id)
+        if probe is None or probe.closed or probe.address != address:
+            # A new connection asks for the versions again: the broker may be a newer one since.
+            new = await Connection.open(address, self._security, _ASK_SECONDS)
+            old = self._probes.get(node_id)
+            self._probes[node_id] = new
+            self._versions[node_id] = new.versions
+            if old is not None:
+                await old.close()
+            return new.versions
+        return probe.versions
+
+    # --- keeping up ---------------------------------------------------------------------------------
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            try:
+                await self._refresh(asyncio.get_running_loop().time() + _ASK_SECONDS)
+            except OffsetMgrError as error:
+                _log.info("the cluster's brokers could not be asked for: %s", error)
+            except Exception:
+                _log.exception("looking after the brokers failed: a defect; it goes on")
+
+    async def _refresh(self, deadline: float) -> None:
+        connection = await self._client.any_connection(deadline)
+        answer = await ask(connection, *_METADATA, {"topics": [], **_NO_EXTRAS}, remaining(deadline))
+        brokers = [NamedBroker(b["node_id"], b["host"], b["port"], b["rack"]) for b in answer["brokers"]]
+        await self.seen(brokers)
+        alive = {broker.node_id for broker in brokers}
+        for node_id in self._versions.keys() - alive:
+            del self._versions[node_id]
+        await asyncio.gather(*(self._probe(node_id) for node_id in alive), return_exceptions=True)
+
+
+_NO_EXTRAS: Final = {
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}

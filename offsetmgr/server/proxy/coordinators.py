@@ -1,0 +1,175 @@
+"""`Coordinators`: which real broker coordinates a group, and what it says about the group's members."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.schema_codec import Message
+from offsetmgr.server.proxy.brokers import Brokers
+from offsetmgr.server.proxy.group_requests import HEARTBEAT
+
+_FIND: Final = (10, 4)
+_DESCRIBE: Final = (15, 4)
+_LIST: Final = (16, 4)
+_HEARTBEAT: Final = (HEARTBEAT, 3)
+_OFFSET_DELETE: Final = (47, 0)
+_DELETE_GROUPS: Final = (42, 1)
+
+_MOST_REMEMBERED: Final = 50_000
+_SECOND_OPINION_SECONDS: Final = 1.0
+
+
+class Coordinators:
+    """Asks on the manager's own connections, never on a client's. Deadlines are times of the event loop's clock."""
+
+    def __init__(self, client: Client, brokers: Brokers) -> None:
+        self._client = client
+        self._brokers = brokers
+        self._known: dict[str, Address] = {}
+
+    async def find(self, group: str, deadline: float) -> Address:
+        """The group's coordinator, as far as anybody knows. Raises `OffsetMgrError`."""
+        known = self._known.get(group)
+        if known is None:
+            found = (await self._client.find_coordinators([group], deadline))[group]
+            if isinstance(found, OffsetMgrError):
+                raise found
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            known = self._known[group] = found
+        return known
+
+    def forget(self, group: str) -> None:
+        """What was known of the group's coordinator has proved wrong, or it does not answer."""
+        self._known.pop(group, None)
+
+    async def heartbeat(
+        self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
+    ) -> int:
+        """What the coordinator answers to a member's Heartbeat. Raises `OffsetMgrError`."""
+        return await self._heartbeat(
+            await self.find(group, deadline), group, generation, member_id, instance_id, deadline
+        )
+
+    async def prove_member(
+        self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
+    ) -> int:
+        """The same, but certainly of a coordinator that has loaded the group and still is its coordinator.
+
+        See `membergate` for why a Heartbeat alone does not say that. Raises `OffsetMgrError`.
+        """
+        where = await self.find(group, deadline)
+        described = await self._ask_about(where, group, deadline)
+        if described["error_code"]:
+            raise kafka_error(described["error_code"], f"group {group}")
+        code = await self._heartbeat(where, group, generation, member_id, instance_id, deadline)
+        if not await self._confirmed([group], where, deadline):
+            raise NotCoordinator(f"group {group}", f"another broker names another coordinator than {where}")
+        return code
+
+    async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
+        """Which of the groups have no members, certainly (see `prove_member`); groups of which nobody knows are left
+        out. Raises `OffsetMgrError` where nobody could be asked at all."""
+        found = await self._client.describe(groups, deadline)
+        described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
+        by_coordinator: dict[str, list[str]] = {}
+        for group, description in described.items():
+            by_coordinator.setdefault(description.coordinator, []).append(group)
+        certain: set[str] = set()
+        for where, names in by_coordinator.items():
+            certain |= await self._confirmed(names, Address.parse(where), deadline)
+        return {group: d.idle for group, d in described.items() if group in certain}
+
+    async def held_offsets(self, groups: Sequence[str], deadline: float) -> dict[str, int | OffsetMgrError]:
+        """For how many partitions of each group the real coordinator holds offsets, or why nobody knows. Raises
+        `OffsetMgrError` where nobody could be asked at all."""
+        found = await self._client.fetch(dict.fromkeys(groups), deadline)
+        return {
+            group: answer if isinstance(answer, OffsetMgrError) else len(answer.offsets) + len(answer.errors)
+            for group, answer in found.items()
+        }
+
+    async def describe(self, group: str, operations: bool, deadline: float) -> Message:
+        """The group as an answer to DescribeGroups (version 4) holds it. Raises `OffsetMgrError`."""
+        where = await self.find(group, deadline)
+        return await self._ask_about(where, group, deadline, operations=operations)
+
+    async def groups(self, deadline: float) -> dict[str, Message]:
+        """All groups that brokers coordinate, as an answer to ListGroups (version 4) holds them. Raises
+        `OffsetMgrError` where one that is alive could not be asked."""
+        _, brokers = await self._client.cluster(deadline)
+        answers = await asyncio.gather(*(self._list(broker, deadline) for broker in brokers))
+        return {group["group_id"]: group for groups in answers for group in groups}
+
+    async def _list(self, broker: Address, deadline: float) -> list[Message]:
+        connection = await self._client.node(broker).connection(deadline)
+        answer = await ask(connection, *_LIST, {"states_filter": []}, remaining(deadline), yielding=True)
+        if answer["error_code"]:
+            raise kafka_error(answer["error_code"], f"groups of broker {broker}")
+        groups: list[Message] = answer["groups"]
+        return groups
+
+    async def delete_group(self, group: str, deadline: float) -> int:
+        """The coordinator's answer to DeleteGroups. Raises `OffsetMgrError`."""
+        connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
+        answer = await ask(connection, *_DELETE_GROUPS, {"groups_names": [group]}, remaining(deadline))
+        code: int = answer["results"][0]["error_code"]
+        return code
+
+    async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
+        """The coordinator's answer to OffsetDelete, with topics as in its request. Raises `OffsetMgrError`."""
+        connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
+        return await ask(connection, *_OFFSET_DELETE, {"group_id": group, "topics": topics}, remaining(deadline))
+
+    # --- one question each --------------------------------------------------------------------------
+
+    async def _heartbeat(
+        self, where: Address, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
+    ) -> int:
+        connection = await self._client.node(where).connection(deadline)
+        message = {
+            "group_id": group,
+            "generation_id": generation,
+            "member_id": member_id,
+            "group_instance_id": instance_id,
+        }
+        code: int = (await ask(connection, *_HEARTBEAT, message, remaining(deadline)))["error_code"]
+        return code
+
+    async def _ask_about(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
+        connection = await self._client.node(where).connection(deadline)
+        message = {"groups": [group], "include_authorized_operations": operations}
+        answer = await ask(connection, *_DESCRIBE, message, remaining(deadline), yielding=True)
+        found: Message = answer["groups"][0]
+        return found
+
+    async def _confirmed(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
+        """Asks another broker of which groups ``where`` is the coordinator: a broker that was frozen believes it of
+        itself for a while after it has been replaced.
+
+        Where no other broker answers there is nobody to have replaced it that we could reach either.
+        """
+        others = [address for address in self._brokers.addresses() if address != where]
+        random.shuffle(others)
+        for other in others:
+            end = min(deadline, asyncio.get_running_loop().time() + _SECOND_OPINION_SECONDS)
+            try:
+                connection = await self._client.node(other).connection(end)
+                message = {"key_type": 0, "coordinator_keys": groups}
+                answer = await ask(connection, *_FIND, message, remaining(end))
+            except OffsetMgrError:
+                continue
+            return {
+                found["key"]
+                for found in answer["coordinators"]
+                if found["error_code"] == 0 and Address(found["host"], found["port"]) == where
+            }
+        return set(groups)

@@ -1,0 +1,287 @@
+"""`GatedBackend`: the manager's backend behind the `MemberGate`, so that only who may commits, and deletes likewise.
+
+A commit that the gate knows about goes on at once.  Otherwise the real coordinator is asked, and the commits of that
+member wait in their order; they are judged, and handed on, in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.client import backoff
+from offsetmgr.manager.protocol_values import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
+    NONE,
+    NOT_COORDINATOR,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.server.backend import Backend, ManagerNode
+from offsetmgr.server.proxy.coordinators import Coordinators
+from offsetmgr.server.proxy.member_fencing import MemberGate
+
+ASK_SECONDS: Final = 4.0
+"""How long a commit may wait for the real coordinator's word, before it fails with COORDINATOR_NOT_AVAILABLE."""
+
+VALID: Final = frozenset({0, 27})
+"""What a coordinator answers to the Heartbeat of a valid member (27: the group is about to rebalance)."""
+_FINAL: Final = frozenset({22, 24, 25, 30, 68, 82})
+"""What the coordinator says about the client or its group. Anything else is between the coordinator and us: the client
+is told to try again."""
+
+
+class _Key(NamedTuple):
+    """Whose commits keep their order."""
+
+    group: str
+    generation: int
+    member_id: str
+
+
+_Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
+
+
+class GatedBackend:
+    """See the module's docstring, and `Backend`."""
+
+    def __init__(
+        self, inner: Backend, gate: MemberGate, coordinators: Coordinators, clock: Callable[[], float]
+    ) -> None:
+        self._inner = inner
+        self._gate = gate
+        self._coordinators = coordinators
+        self._clock = clock
+        self._waiting: dict[_Key, _Waiting] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deleting: Counter[str] = Counter()
+        self._deleted: dict[str, asyncio.Future[None]] = {}
+        self._figures: Counter[str] = Counter()
+
+    # --- commits ------------------------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        group = request.group
+        if code := self._inner.owns(group):
+            return _done(CommitResponse(code))
+        key = _Key(group, request.generation, request.member_id)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            verdict = self._judge(key)
+            if verdict == NONE:
+                return self._inner.commit(request)
+            if verdict is not None:
+                return self._refused(verdict)
+            waiting = self._waiting[key] = deque()
+            task = asyncio.ensure_future(self._find_out(key, request.instance_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        answer: asyncio.Future[CommitResponse] = asyncio.get_running_loop().create_future()
+        waiting.append((request, answer))
+        return answer
+
+    def _judge(self, key: _Key) -> int | None:
+        return self._gate.verdict(
+            key.group, self._inner.tenure(key.group), key.generation, key.member_id, self._clock()
+        )
+
+    def _refused(self, code: int) -> asyncio.Future[CommitResponse]:
+        self._figures["relay_commits_refused_total"] += 1
+        return _done(CommitResponse(code))
+
+    async def _find_out(self, key: _Key, instance_id: str | None) -> None:
+        """Asks until the gate knows enough to judge, then lets the waiting commits go, all in one step."""
+        deadline = asyncio.get_running_loop().time() + ASK_SECONDS
+        verdict: int | None = COORDINATOR_NOT_AVAILABLE
+        try:
+            for pause in backoff():
+                self._gate.sweep(self._clock())
+                verdict = await self._ask(key, instance_id, deadline)
+                if verdict is None:
+                    # Asked and answered: now the gate must know, unless something passed by meanwhile.
+                    verdict = self._inner.owns(key.group) or self._judge(key)
+                if verdict is not None:
+                    return
+                if asyncio.get_running_loop().time() + pause >= deadline:
+                    verdict = COORDINATOR_NOT_AVAILABLE
+                    return
+                await asyncio.sleep(pause)
+        finally:
+            for request, answer in self._waiting.pop(key):
+                if answer.done():
+                    continue
+                if verdict == NONE:
+                    _pass_on(self._inner.commit(request), answer)
+                else:
+                    _pass_on(self._refused(verdict or COORDINATOR_NOT_AVAILABLE), answer)
+
+    async def _ask(self, key: _Key, instance_id: str | None, deadline: float) -> int | None:
+        """Asks once. An error code that settles the matter, or None."""
+        group, generation, member_id = key
+        if code := self._inner.owns(group):
+            return code
+        tenure = self._inner.tenure(group)
+        serial = self._gate.serial(group, tenure)
+        sent = self._clock()
+        self._figures["relay_members_asked_total"] += 1
+        try:
+            if generation < 0:
+                idle = (await self._coordinators.prove_idle([group], deadline)).get(group)
+                if idle is not None:
+                    self._gate.described(group, tenure, serial, empty=idle, sent=sent)
+                return None
+            if self._gate.prolongs(group, tenure, generation, member_id, sent):
+                code = await self._coordinators.heartbeat(group, generation, member_id, instance_id, deadline)
+                if code in VALID:
+                    self._gate.heard(group, tenure, serial, generation, member_id, sent)
+            else:
+                code = await self._coordinators.prove_member(group, generation, member_id, instance_id, deadline)
+                if code in VALID:
+                    self._gate.proved(group, tenure, serial, generation, member_id, sent)
+        except OffsetMgrError as error:
+            self._coordinators.forget(group)
+            return error.code if error.code in _FINAL else None
+        if code in VALID:
+            return None
+        if code in _FINAL:
+            return code
+        self._coordinators.forget(group)
+        return None
+
+    # --- deletes ------------------------------------------------------------------------------------
+
+    async def delete_group(self, group: str) -> int:
+        """Refused by the real coordinator where it has members; and members that join meanwhile wait for its end."""
+        if code := self._inner.owns(group):
+            return code
+        self._hold(group)
+        try:
+            theirs = await self._coordinators.delete_group(group, self._deadline())
+            if theirs not in (NONE, GROUP_ID_NOT_FOUND):
+                return self._unsettled(group, theirs)
+            self._gate.left(group)
+            ours = await self._inner.delete_group(group)
+            return NONE if ours == GROUP_ID_NOT_FOUND and theirs == NONE else ours
+        except OffsetMgrError as error:
+            return self._unsettled(group, error.code or COORDINATOR_NOT_AVAILABLE)
+        finally:
+            self._release(group)
+
+    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
+        """The real coordinator refuses those topics that members subscribe to; the rest is deleted here."""
+        if code := self._inner.owns(group):
+            return DeleteResponse(code)
+        self._hold(group)
+        try:
+            asked = [
+                {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
+                for topic, numbers in topics
+            ]
+            answer = await self._coordinators.delete_offsets(group, asked, self._deadline())
+            if answer["error_code"] not in (NONE, GROUP_ID_NOT_FOUND):
+                return DeleteResponse(self._unsettled(group, answer["error_code"]))
+            refused = {
+                (topic["name"], part["partition_index"]): part["error_code"]
+                for topic in answer["topics"]
+                for part in topic["partitions"]
+                if part["error_code"] == _SUBSCRIBED
+            }
+            left = [(topic, [n for n in numbers if (topic, n) not in refused]) for topic, numbers in topics]
+            ours = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in left if numbers])
+            return DeleteResponse(ours.error, {**ours.errors, **refused})
+        except OffsetMgrError as error:
+            return DeleteResponse(self._unsettled(group, error.code or COORDINATOR_NOT_AVAILABLE))
+        finally:
+            self._release(group)
+
+    def _unsettled(self, group: str, code: int) -> int:
+        """What a client is told when the real coordinator would not: it must not go looking for another manager."""
+        if code in _FINAL:
+            return code
+        self._coordinators.forget(group)
+        return COORDINATOR_NOT_AVAILABLE
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + ASK_SECONDS
+
+    def _hold(self, group: str) -> None:
+        self._deleting[group] += 1
+        if group not in self._deleted:
+            self._deleted[group] = asyncio.get_running_loop().create_future()
+
+    def _release(self, group: str) -> None:
+        self._deleting[group] -= 1
+        if not self._deleting[group]:
+            del self._deleting[group]
+            self._deleted.pop(group).set_result(None)
+
+    async def settled(self, group: str) -> None:
+        """Also waits for deletes that are under way: who joins then finds them done."""
+        while (deleted := self._deleted.get(group)) is not None:
+            await asyncio.shield(deleted)
+        await self._inner.settled(group)
+
+    # --- as the inner one ---------------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[ManagerNode]:
+        return self._inner.nodes()
+
+    def coordinator(self, group: str) -> ManagerNode | None:
+        return self._inner.coordinator(group)
+
+    def owns(self, group: str) -> int:
+        return self._inner.owns(group)
+
+    def tenure(self, group: str) -> int:
+        return self._inner.tenure(group)
+
+    def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
+        return self._inner.fetch(request)
+
+    def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
+        return self._inner.list_groups()
+
+    def room(self) -> asyncio.Future[None] | None:
+        return self._inner.room()
+
+    def features(self) -> Mapping[str, int]:
+        return self._inner.features()
+
+    def metrics(self) -> Mapping[str, float]:
+        return {**self._inner.metrics(), **self._figures, "relay_groups_known": len(self._gate)}
+
+    async def close(self) -> None:
+        """Ends the questions under way; their commits fail."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+_SUBSCRIBED: Final = 86
+
+
+def _done(response: CommitResponse) -> asyncio.Future[CommitResponse]:
+    future: asyncio.Future[CommitResponse] = asyncio.get_running_loop().create_future()
+    future.set_result(response)
+    return future
+
+
+def _pass_on(source: Awaitable[CommitResponse], answer: asyncio.Future[CommitResponse]) -> None:
+    def ended(done: asyncio.Future[CommitResponse]) -> None:
+        if answer.done():
+            return
+        if done.cancelled():
+            answer.set_result(CommitResponse(NOT_COORDINATOR))
+        elif (failure := done.exception()) is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(done.result())
+
+    asyncio.ensure_future(source).add_done_callback(ended)

@@ -1,0 +1,98 @@
+"""What the relay reads of JoinGroup, SyncGroup, Heartbeat and LeaveGroup as they pass, and how it refuses them; pure.
+
+Only the beginning of a frame is read; subscriptions and assignments are passed on as they are.
+
+Source: the JSON schemas of these requests and responses, versions 0 to `HIGHEST`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from offsetmgr.kafka.protocol.primitives import INT16, Cursor
+from offsetmgr.kafka.protocol.schema_codec import encode_response
+from offsetmgr.server.network.api import Request
+
+JOIN: Final = 11
+HEARTBEAT: Final = 12
+LEAVE: Final = 13
+SYNC: Final = 14
+
+HIGHEST: Final = {JOIN: 9, HEARTBEAT: 4, LEAVE: 5, SYNC: 5}
+FLEXIBLE: Final = {JOIN: 6, HEARTBEAT: 4, LEAVE: 4, SYNC: 4}
+
+_THROTTLE_SINCE: Final = {JOIN: 2, HEARTBEAT: 1, LEAVE: 1, SYNC: 1}
+_STATIC_SINCE: Final = {JOIN: 5, HEARTBEAT: 3, SYNC: 3}
+_NO_GENERATION: Final = -1
+_BODY: Final = 8
+
+
+class Asked(NamedTuple):
+    """Who asks, and for which group. LeaveGroup may be about many members: only its group is read."""
+
+    group: str
+    generation: int = _NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+    session_seconds: float | None = None
+    """JoinGroup only."""
+
+
+class Joined(NamedTuple):
+    """The beginning of a JoinGroup answer."""
+
+    error: int
+    generation: int
+
+
+def read_request(request: Request) -> Asked:
+    """Raises `InvalidRequest`."""
+    key, version = request.api_key, request.version
+    flexible = version >= FLEXIBLE[key]
+    cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
+    group = cursor.string()
+    if key == LEAVE:
+        return Asked(group)
+    generation, session = _NO_GENERATION, None
+    if key == JOIN:
+        session = cursor.int32() / 1000
+        if version >= 1:
+            cursor.int32()  # rebalance time-out
+    else:
+        generation = cursor.int32()
+    member_id = cursor.string()
+    instance_id = cursor.nullable_string() if version >= _STATIC_SINCE[key] else None
+    return Asked(group, generation, member_id, instance_id, session)
+
+
+def read_error(api_key: int, version: int, frame: bytes) -> int:
+    """The error code of a whole answer (length field first). Raises `InvalidRequest`."""
+    return _behind_throttle(api_key, version, frame).number(INT16)
+
+
+def read_joined(version: int, frame: bytes) -> Joined:
+    """The beginning of a whole JoinGroup answer. Raises `InvalidRequest`."""
+    cursor = _behind_throttle(JOIN, version, frame)
+    return Joined(cursor.number(INT16), cursor.int32())
+
+
+def refusal(request: Request, code: int, member_id: str = "") -> bytes:
+    """The body of an answer that says only ``code``."""
+    message = {
+        "error_code": code,
+        "generation_id": _NO_GENERATION,
+        "protocol_name": "",
+        "leader": "",
+        "member_id": member_id,
+        "members": [],
+        "assignment": b"",
+    }
+    return encode_response(request.api_key, request.version, message)
+
+
+def _behind_throttle(api_key: int, version: int, frame: bytes) -> Cursor:
+    cursor = Cursor(frame, _BODY, flexible=version >= FLEXIBLE[api_key])
+    cursor.tags()
+    if version >= _THROTTLE_SINCE[api_key]:
+        cursor.int32()
+    return cursor

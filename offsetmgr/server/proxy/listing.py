@@ -1,0 +1,132 @@
+"""ListGroups and DescribeGroups through the relay: who has offsets here, and who has members at the real coordinator.
+
+The managers list the groups that they own; the ports that stand for brokers list none, since clients that ask every
+node would else hear of each group twice, in two states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
+from offsetmgr.manager.protocol_values import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_AUTHORIZATION_FAILED,
+    GROUP_ID_NOT_FOUND,
+    NONE,
+    FetchRequest,
+)
+from offsetmgr.server.apis.api_context import Endpoint, decoded, encoded, encoded_by_size, portions, too_many
+from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, LIST_FLEXIBLE, NOBODY, too_many_described
+from offsetmgr.server.network.api import Answer, Api, Request
+from offsetmgr.server.proxy.coordinators import Coordinators
+from offsetmgr.server.security.authorization import Operation
+
+_LIST: Final = 16
+_DESCRIBE: Final = 15
+_DESCRIBE_FLEXIBLE: Final = 5
+_ERRORS_FOR_UNKNOWN: Final = 6
+_ASK_SECONDS: Final = 4.0
+_AT_ONCE: Final = 100
+_LISTED_AT_ONCE: Final = 1_000
+"""Groups that are described, and listed, before other clients have their turn."""
+
+
+class GroupListing:
+    """See the module's docstring."""
+
+    def __init__(self, endpoint: Endpoint, coordinators: Coordinators) -> None:
+        self._endpoint = endpoint
+        self._backend = endpoint.backend
+        self._coordinators = coordinators
+
+    def apis(self) -> list[Api]:
+        """What replaces the endpoint's."""
+        return [
+            Api(_LIST, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
+            Api(_DESCRIBE, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
+        ]
+
+    async def _list(self, request: Request) -> Answer:
+        message = decoded(request)
+        if request.connection.listener.node_id is not None:
+            return encoded(request, {"error_code": NONE, "groups": []})
+        error, ours = await self._backend.list_groups()
+        if error:
+            return encoded(request, {"error_code": error, "groups": []})
+        try:
+            real = await self._coordinators.groups(self._deadline())
+        except OffsetMgrError:
+            return encoded(request, {"error_code": COORDINATOR_NOT_AVAILABLE, "groups": []})
+        states = {state.lower() for state in message.get("states_filter", ())}
+        types = {kind.lower() for kind in message.get("types_filter", ())}
+        nobody: Message = {"protocol_type": "", "group_state": EMPTY}
+        number, data = 0, bytearray()
+
+        def tell(group: str, about: Message) -> None:
+            nonlocal number, data
+            if (
+                (not states or about["group_state"].lower() in states)
+                and (not types or CLASSIC in types)
+                and self._endpoint.group_allowed(request, Operation.DESCRIBE, group)
+            ):
+                told = {**about, "group_id": group, "group_type": CLASSIC}
+                data += encode_items(request.api_key, request.version, "groups", [told])
+                number += 1
+
+        for part in portions(ours, _LISTED_AT_ONCE):
+            for group in part:
+                tell(group, real.pop(group, nobody))
+            await asyncio.sleep(0)
+        for part in portions(list(real), _LISTED_AT_ONCE):
+            for group in part:
+                if self._backend.owns(group) == NONE:
+                    tell(group, real[group])
+            await asyncio.sleep(0)
+        return encoded(request, {"error_code": NONE, "groups": EncodedItems(number, data)})
+
+    async def _describe(self, request: Request) -> Answer:
+        message = decoded(request)
+        groups = message["groups"]
+        if too_many(request, groups):
+            return await too_many_described(request, groups)
+        operations = bool(message.get("include_authorized_operations"))
+
+        async def described(group: str) -> bytes:
+            found = await self._described(request, group, operations)
+            return encode_items(request.api_key, request.version, "groups", [found])
+
+        data = bytearray()
+        for part in portions(groups, _AT_ONCE):
+            data += b"".join(await asyncio.gather(*map(described, part)))
+        return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
+
+    async def _described(self, request: Request, group: str, operations: bool) -> Message:
+        failed = {**NOBODY, "group_id": group}
+        if not self._endpoint.group_allowed(request, Operation.DESCRIBE, group):
+            return {**failed, "error_code": GROUP_AUTHORIZATION_FAILED}
+        if code := self._backend.owns(group):
+            return {**failed, "error_code": code}
+        try:
+            found = await self._coordinators.describe(group, operations, self._deadline())
+        except OffsetMgrError:
+            return {**failed, "error_code": COORDINATOR_NOT_AVAILABLE}
+        if found["error_code"]:
+            self._coordinators.forget(group)
+            return {**failed, "error_code": COORDINATOR_NOT_AVAILABLE}
+        if found["group_state"] != DEAD:
+            return found
+        # The real coordinator knows no such group; it is one all the same where it has offsets here.
+        offsets = await self._backend.fetch(FetchRequest(group))
+        if offsets.error and offsets.error != GROUP_ID_NOT_FOUND:
+            return {**failed, "error_code": offsets.error}
+        if offsets.topics:
+            return {**found, "group_state": EMPTY}
+        if request.version >= _ERRORS_FOR_UNKNOWN:
+            return {**found, "error_code": GROUP_ID_NOT_FOUND, "error_message": f"Group {group} not found."}
+        return found
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + _ASK_SECONDS

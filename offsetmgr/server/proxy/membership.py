@@ -1,0 +1,123 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: passed to the group's real coordinator by the manager that owns the
+group, and read as they pass, for the `MemberGate`.
+
+They go on a connection of the client's own, since a JoinGroup may wait there for a whole rebalance.  A manager that is
+still loading the group passes them too: clients have no word for "loading" in most of these answers, and members must
+not lose their sessions meanwhile.  But it gives out no generation before the load is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.manager.protocol_values import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_AUTHORIZATION_FAILED,
+    NONE,
+    NOT_COORDINATOR,
+)
+from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.network.api import HANG_UP, Answer, Api, Frame, Request
+from offsetmgr.server.proxy.broker_connections import Links
+from offsetmgr.server.proxy.coordinators import Coordinators
+from offsetmgr.server.proxy.fenced_backend import VALID
+from offsetmgr.server.proxy.group_requests import (
+    FLEXIBLE,
+    HEARTBEAT,
+    HIGHEST,
+    JOIN,
+    LEAVE,
+    SYNC,
+    Asked,
+    read_error,
+    read_joined,
+    read_request,
+    refusal,
+)
+from offsetmgr.server.proxy.member_fencing import MemberGate
+from offsetmgr.server.security.authorization import Operation
+
+_NAMES: Final = {JOIN: "JoinGroup", HEARTBEAT: "Heartbeat", LEAVE: "LeaveGroup", SYNC: "SyncGroup"}
+_FIND_SECONDS: Final = 3.0
+_OURS: Final = frozenset({NONE, COORDINATOR_LOAD_IN_PROGRESS})
+_ELSEWHERE: Final = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+
+
+class Membership:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        links: Links,
+        gate: MemberGate,
+        coordinators: Coordinators,
+        clock: Callable[[], float],
+    ) -> None:
+        self._endpoint = endpoint
+        self._backend = endpoint.backend
+        self._links = links
+        self._gate = gate
+        self._coordinators = coordinators
+        self._clock = clock
+
+    def apis(self) -> list[Api]:
+        return [Api(key, name, 0, HIGHEST[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
+
+    async def _handle(self, request: Request) -> Answer:
+        asked = read_request(request)
+        group = asked.group
+        if not self._endpoint.group_allowed(request, Operation.READ, group):
+            return refusal(request, GROUP_AUTHORIZATION_FAILED, asked.member_id)
+        if (code := self._backend.owns(group)) not in _OURS:
+            return refusal(request, code, asked.member_id)
+        tenure = self._backend.tenure(group)
+        if asked.session_seconds is not None:
+            self._gate.session(group, tenure, asked.session_seconds)
+        if request.api_key == LEAVE:
+            self._gate.left(group)
+        serial, sent = self._gate.serial(group, tenure), self._clock()
+        try:
+            deadline = asyncio.get_running_loop().time() + _FIND_SECONDS
+            coordinator = await self._coordinators.find(group, deadline)
+        except OffsetMgrError:
+            return refusal(request, COORDINATOR_NOT_AVAILABLE, asked.member_id)
+        try:
+            frame = await self._links.of(request.connection).to(coordinator).ask(request)
+        except OffsetMgrError:
+            self._coordinators.forget(group)
+            return HANG_UP
+        code = read_error(request.api_key, request.version, frame)
+        if code in _ELSEWHERE:
+            self._coordinators.forget(group)
+        elif request.api_key == JOIN and code == NONE:
+            return await self._joined(request, asked, tenure, frame)
+        elif request.api_key == SYNC and code == NONE:
+            self._gate.synced(group, tenure, serial, asked.generation, asked.member_id, sent)
+        elif request.api_key == HEARTBEAT and code in VALID:
+            self._gate.heard(group, tenure, serial, asked.generation, asked.member_id, sent)
+        elif request.api_key == LEAVE:
+            self._gate.left(group)
+        return Frame(frame)
+
+    async def _joined(self, request: Request, asked: Asked, tenure: int, frame: bytes) -> Answer:
+        """Holds the answer back until no commit of an earlier generation can take effect any more."""
+        if not self._still_ours(asked.group, tenure):
+            return refusal(request, NOT_COORDINATOR, asked.member_id)
+        generation = read_joined(request.version, frame).generation
+        self._gate.joined(asked.group, tenure, generation, static=asked.instance_id is not None)
+        try:
+            await self._backend.settled(asked.group)
+        except OffsetMgrError:
+            return refusal(request, COORDINATOR_NOT_AVAILABLE, asked.member_id)
+        if not self._still_ours(asked.group, tenure):
+            return refusal(request, NOT_COORDINATOR, asked.member_id)
+        return Frame(frame)
+
+    def _still_ours(self, group: str, tenure: int) -> bool:
+        """While it is loading nobody knows whether the group is ours at this moment."""
+        return self._backend.owns(group) == NONE and self._backend.tenure(group) == tenure

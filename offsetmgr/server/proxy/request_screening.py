@@ -1,0 +1,327 @@
+"""`Screen`: keeps clients of the relay from what the managers keep for themselves, and from admin APIs without a rule.
+
+The brokers see the manager's principal, which may read and write the offsets topic.  So the relay itself refuses what
+clients ask of the offsets topic (by name and by id), of the managers' group and of the shards' transactional ids.
+
+Most requests are not decoded.  A topic's name stands in a request as it is, and the reserved group and transactional
+ids begin with the topic's name: a request without these bytes names nothing reserved.  A Fetch from version 13 on names
+topics by id: its ids are read, and the relay asks a broker once for the name of each id.
+
+What is refused is taken out of the request, and its answer is added to the broker's.  Such a request is answered whole,
+not streamed.  A large request is read, judged and encoded anew in the codec thread; no later request of its connection
+overtakes it there, since producers' requests must keep the order of their sequence numbers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, Unreachable
+from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS
+from offsetmgr.kafka.protocol.schema_codec import (
+    Message,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    is_known,
+    request_is_flexible,
+)
+from offsetmgr.server.network.api import HANG_UP, Answer, Frame, HangUp, Outcome, Prepared, Request
+from offsetmgr.server.proxy.access import (
+    ACCESS,
+    CLUSTER_AUTHORIZATION_FAILED,
+    GROUP_AUTHORIZATION_FAILED,
+    GROUP_RESOURCE,
+    TOPIC_AUTHORIZATION_FAILED,
+    TOPIC_RESOURCE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
+    Access,
+    listed,
+    refusal,
+    shown_without,
+    without,
+)
+from offsetmgr.server.proxy.broker_connections import Links
+from offsetmgr.server.proxy.fetch_sessions import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FetchSessions,
+    session_in,
+    session_of,
+)
+from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_ids
+from offsetmgr.server.proxy.upstream import Upstream
+from offsetmgr.server.security.authorization import ADMIN_APIS, Authorizer, EverythingAllowed, Reserved
+
+T = TypeVar("T")
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_DELETE_TOPICS: Final = 20
+_ELECT_LEADERS: Final = 43
+_FETCH_SESSIONS: Final = 7
+_FETCH_BY_ID: Final = 13
+_DELETE_BY_ID: Final = 6
+_LARGE_BYTES: Final = LARGE_BYTES // 4
+"""A message above this size goes to the codec thread: judging and encoding it anew takes three times as long as
+decoding it."""
+
+
+class _Undecided(NamedTuple):
+    """A decoded request of which nobody can tell before the names of its ids are known."""
+
+    message: Message
+    unknown: Collection[uuid.UUID]
+
+
+class _Verdict(NamedTuple):
+    """What is wrong with a request; nothing where all fields have their defaults."""
+
+    answer: Frame | HangUp | None = None
+    """Where the whole request is refused."""
+    rest: Request | None = None
+    """What may be passed on where a part is ``refused``."""
+    refused: Sequence[Message] = ()
+    """Items of the answer."""
+    undecided: _Undecided | None = None
+
+
+_PASSES: Final = _Verdict()
+
+
+class Screen:
+    """Use it within one event loop."""
+
+    def __init__(self, links: Links, ids: TopicIds, authorizer: Authorizer, reserved: Reserved) -> None:
+        self._links = links
+        self._ids = ids
+        self._authorizer = authorizer
+        self._rules = not isinstance(authorizer, EverythingAllowed)
+        self._sessions = FetchSessions()
+        self.reserved = reserved
+        self._mark = reserved.topic.encode()
+
+    def marks(self, frame: bytes) -> bool:
+        """Whether anything reserved may be named in these bytes."""
+        return bool(self._mark) and self._mark in frame
+
+    def screened(self, request: Request, forward: Callable[[Upstream], Outcome]) -> Outcome:
+        """The outcome of a request; ``forward`` passes it on as it is.
+
+        Raises `InvalidRequest` where the relay cannot tell.
+        """
+        access = _access(request)
+        if not self._suspect(request):
+            return self._outcome(request, access, forward, _PASSES)
+        if len(request.frame) > _LARGE_BYTES:
+            return Prepared(partial(self._examined, request), partial(self._outcome, request, access, forward))
+        return self._outcome(request, access, forward, self._examined(request))
+
+    def _outcome(
+        self, request: Request, access: Access, forward: Callable[[Upstream], Outcome], verdict: _Verdict
+    ) -> Outcome:
+        session = session_of(request) if request.api_key == _FETCH and self._mark else None
+        node_id = request.connection.listener.node_id if session is not None else None
+        if session is not None and session.id and not self._sessions.given(node_id, session.id):
+            return framed(request, {"error_code": FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
+        if verdict.undecided is not None:
+            return self._apart(request, access, verdict.undecided)
+        if verdict.answer is not None:
+            return verdict.answer
+        try:
+            upstream = self._links.of(request.connection).data()
+        except Unreachable:
+            return HANG_UP
+        looks = bool(self._mark) and (access.shown is not None or (session is not None and session.begins))
+        if verdict.rest is None and not looks:
+            return forward(upstream)
+        return self._answered(request, access, upstream.ask(verdict.rest or request), verdict.refused)
+
+    def _suspect(self, request: Request) -> bool:
+        """Whether the request must be read."""
+        key, version = request.api_key, request.version
+        if self._rules and key in ADMIN_APIS:
+            return True
+        if not self._mark:
+            return False
+        by_id = (key == _FETCH and version >= _FETCH_BY_ID) or (key == _DELETE_TOPICS and version >= _DELETE_BY_ID)
+        return by_id or key == _ELECT_LEADERS or self._mark in request.frame
+
+    def _examined(self, request: Request) -> _Verdict:
+        """Called in the codec thread for large requests. Raises `InvalidRequest`."""
+        if request.api_key == _FETCH and request.version >= _FETCH_BY_ID:
+            ids = fetched_ids(request.frame, request.body(flexible=True), request.version)
+            if ids is not None and all(map(self._harmless, ids)):
+                return _PASSES
+        access, message = _access(request), _decoded(request)
+        if unknown := self._ids.unknown(_ids(listed(access, message))):
+            return _Verdict(undecided=_Undecided(message, unknown))
+        return self._judged(request, access, message)
+
+    def _harmless(self, topic_id: uuid.UUID | None) -> bool:
+        name = self._ids.name(topic_id)
+        return name is not None and name != self.reserved.topic
+
+    async def _apart(self, request: Request, access: Access, undecided: _Undecided) -> Answer:
+        """The answer once a broker has told the names of ids: so late that later requests of the client may be passed
+        on before."""
+        try:
+            await self._ids.learn(undecided.unknown)
+        except OffsetMgrError:
+            return HANG_UP
+        judge = partial(self._judged, request, access, undecided.message)
+        verdict = await unhurried(judge, len(request.frame))
+        if verdict.answer is not None:
+            return verdict.answer
+        return await self._answered(request, access, self._ask_apart(verdict.rest or request), verdict.refused)
+
+    async def _ask_apart(self, request: Request) -> bytes:
+        """The answer, over a connection of the request's own. Raises `Unreachable`."""
+        link = self._links.of(request.connection)
+        upstream = link.apart()
+        try:
+            return await upstream.ask(request)
+        finally:
+            link.end(upstream)
+
+    def _judged(self, request: Request, access: Access, message: Message) -> _Verdict:
+        key, principal = request.api_key, request.connection.principal or ""
+        items = listed(access, message)
+        own_id = message.get(access.transactional_id) if access.transactional_id else None
+        if own_id is not None and self.reserved.has_transactional_id(own_id):
+            code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return _Verdict(self._refused(request, access, message, [code] * len(items or ()), code))
+        if not items:
+            everything = items is None and access.shown is None and bool(self._mark)
+            admin = key in ADMIN_APIS and not self._authorizer.admin(principal, key, None)
+            if everything or admin:
+                return _Verdict(self._refused(request, access, message, [], CLUSTER_AUTHORIZATION_FAILED))
+        codes = [self._code(key, principal, access, item) for item in items or ()]
+        if not any(codes):
+            return _PASSES
+        kept = [item for item, code in zip(items or (), codes, strict=True) if not code]
+        alone = not kept and not message.get("session_id")
+        if alone or access.together or access.refused is None or (key == _PRODUCE and not message["acks"]):
+            return _Verdict(self._refused(request, access, message, codes, CLUSTER_AUTHORIZATION_FAILED))
+        refused = [access.refused(item, code) for item, code in zip(items or (), codes, strict=True) if code]
+        return _Verdict(rest=renewed(request, without(access, message, kept)), refused=refused)
+
+    def _code(self, key: int, principal: str, access: Access, item: Any) -> int:
+        """The error code for something that a request names; 0 where nothing is wrong with it."""
+        name = item if isinstance(item, str) else item.get(access.name, item.get("name"))
+        if access.kind == "transaction":
+            allowed = not self.reserved.has_transactional_id(name) and self._may(principal, key, None)
+            return 0 if allowed else TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        kind = item["resource_type"] if access.kind == "resource" else TOPIC_RESOURCE
+        if access.kind == "other":
+            return 0 if self._may(principal, key, None) else CLUSTER_AUTHORIZATION_FAILED
+        if kind == GROUP_RESOURCE:
+            allowed = name != self.reserved.group and self._may(principal, key, None)
+            return 0 if allowed else GROUP_AUTHORIZATION_FAILED
+        if kind != TOPIC_RESOURCE:
+            return 0 if self._may(principal, key, None) else CLUSTER_AUTHORIZATION_FAILED
+        if name is None:
+            name = self._ids.name(item.get("topic_id"))
+            if name is None:
+                return UNKNOWN_TOPIC_ID
+        allowed = (not self._mark or name != self.reserved.topic) and self._may(principal, key, name)
+        return 0 if allowed else TOPIC_AUTHORIZATION_FAILED
+
+    def _may(self, principal: str, key: int, topic: str | None) -> bool:
+        return key not in ADMIN_APIS or self._authorizer.admin(principal, key, topic)
+
+    def _refused(
+        self, request: Request, access: Access, message: Message, codes: list[int], code: int
+    ) -> Frame | HangUp:
+        if request.api_key == _PRODUCE and not message["acks"]:
+            return HANG_UP  # a client that asks for no answer learns of errors by the closed connection
+        return framed(request, refusal(access, message, codes, code))
+
+    async def _answered(
+        self, request: Request, access: Access, asked: Awaitable[bytes], refused: Sequence[Message]
+    ) -> Answer:
+        """The broker's answer to what was passed on, with what is refused in it and what is hidden not."""
+        try:
+            frame = await asked
+        except OffsetMgrError:
+            return HANG_UP
+        if request.api_key == _FETCH and request.version >= _FETCH_SESSIONS:
+            self._sessions.note(request.connection.listener.node_id, session_in(request.version, frame))
+        hides = access.shown is not None and self.marks(frame)
+        if not refused and not hides:
+            return Frame(frame)
+
+        def changed() -> Frame:
+            answer = answer_of(request, frame)
+            if hides:
+                answer = shown_without(access, answer, self._hidden)
+            if refused:
+                answer[access.answers] = [*(answer[access.answers] or ()), *refused]
+            return framed(request, answer)
+
+        return await unhurried(changed, max(len(frame), len(request.frame)))
+
+    def _hidden(self, kind: str, item: Message) -> bool:
+        if kind == "transaction":
+            return self.reserved.has_transactional_id(item["transactional_id"])
+        if kind == "resource":
+            names = {TOPIC_RESOURCE: self.reserved.topic, GROUP_RESOURCE: self.reserved.group}
+            return bool(item["resource_name"] == names.get(item["resource_type"]))
+        return bool(item["name"] == self.reserved.topic)
+
+
+def framed(request: Request, message: Message) -> Frame:
+    """A whole response."""
+    body = encode_response(request.api_key, request.version, message)
+    head = INT32.pack(request.correlation)
+    if request_is_flexible(request.api_key, request.version):
+        head += NO_TAGS
+    return Frame(b"".join((INT32.pack(len(head) + len(body)), head, body)))
+
+
+def answer_of(request: Request, frame: bytes) -> Message:
+    """A broker's whole response to the request, decoded. Raises `InvalidRequest`."""
+    flexible = request_is_flexible(request.api_key, request.version)
+    return decode_response(request.api_key, request.version, frame, 9 if flexible else 8)
+
+
+async def unhurried(work: Callable[[], T], size: int) -> T:
+    """What ``work`` makes of a message of so many bytes."""
+    return await in_codec_thread(work) if size > _LARGE_BYTES else work()
+
+
+def _access(request: Request) -> Access:
+    access = ACCESS.get(request.api_key)
+    if access is None:
+        raise InvalidRequest(f"API {request.api_key}", "the relay does not know what it names")
+    return access
+
+
+def _decoded(request: Request) -> Message:
+    key, version = request.api_key, request.version
+    if not is_known(key, version):
+        raise InvalidRequest(f"API {key} version {version}", "the relay does not know what it names")
+    flexible = request_is_flexible(key, version)
+    return decode_request(key, version, request.frame, request.body(flexible=flexible))
+
+
+def renewed(request: Request, message: Message) -> Request:
+    """The same request with another body."""
+    key, version = request.api_key, request.version
+    head = request.frame[4 : request.body(flexible=request_is_flexible(key, version))]
+    body = encode_request(key, version, message)
+    return Request(request.connection, b"".join((INT32.pack(len(head) + len(body)), head, body)))
+
+
+def _ids(items: Iterable[Any] | None) -> list[uuid.UUID]:
+    """The ids of topics that are named by nothing else."""
+    return [
+        item["topic_id"]
+        for item in items or ()
+        if not isinstance(item, str) and item.get("topic_id") and not item.get("name")
+    ]

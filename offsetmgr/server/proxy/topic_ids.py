@@ -1,0 +1,79 @@
+"""The names of topic ids, and the ids that a Fetch names."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol.request_codec import ask
+
+_METADATA: Final = 3
+_BY_ID: Final = 12
+"""The first version of Metadata that names topics by id (KIP-516)."""
+_ASK_SECONDS: Final = 10.0
+_MOST: Final = 100_000
+_AT_ONCE: Final = 1_000
+_FETCH_HEAD: Final = {13: 25, 14: 25, 15: 21}
+"""Bytes before the array of topics in a Fetch, by version: replica (before 15), wait, bytes, isolation, session."""
+_FETCH_PARTITION: Final = 33
+"""Bytes of a partition in a Fetch without tagged fields: the last byte says that there are none."""
+
+
+class TopicIds:
+    """Remembers the name of each id, which never changes: a recreated topic has another id. Use it within one event
+    loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._names: dict[uuid.UUID, str] = {}
+
+    def name(self, topic_id: uuid.UUID | None) -> str | None:
+        """None where it is not known."""
+        return None if topic_id is None else self._names.get(topic_id)
+
+    def unknown(self, ids: Iterable[uuid.UUID]) -> Collection[uuid.UUID]:
+        return {topic_id for topic_id in ids if topic_id not in self._names}
+
+    async def learn(self, ids: Collection[uuid.UUID]) -> None:
+        """Asks a broker for the names of these ids; those that it does not know stay unknown. Raises
+        `OffsetMgrError`."""
+        if not ids:
+            return
+        deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
+        connection = await self._client.any_connection(deadline)
+        if connection.versions.get(_METADATA, (0, 0))[1] < _BY_ID:
+            return
+        wanted = list(ids)
+        for at in range(0, len(wanted), _AT_ONCE):
+            topics = [{"topic_id": topic_id, "name": None} for topic_id in wanted[at : at + _AT_ONCE]]
+            question = {
+                "topics": topics,
+                "allow_auto_topic_creation": False,
+                "include_topic_authorized_operations": False,
+            }
+            answer = await ask(connection, _METADATA, _BY_ID, question, remaining(deadline), yielding=True)
+            if len(self._names) > _MOST:
+                self._names.clear()
+            for topic in answer["topics"]:
+                if topic["name"] and topic["topic_id"]:
+                    self._names[topic["topic_id"]] = topic["name"]
+
+
+def fetched_ids(frame: bytes, body: int, version: int) -> list[uuid.UUID | None] | None:
+    """The ids in a Fetch of version 13 to 15, which clients send often; None where its partitions have tagged fields,
+    so that it must be decoded. Raises `InvalidRequest`."""
+    cursor = Cursor(frame, body, flexible=True)
+    cursor.take(_FETCH_HEAD[version])
+    ids: list[uuid.UUID | None] = []
+    for _ in range(cursor.count(18)):
+        ids.append(cursor.uuid())
+        count = cursor.count(_FETCH_PARTITION)
+        at = cursor.take(count * _FETCH_PARTITION)
+        if any(frame[at + _FETCH_PARTITION - 1 : cursor.at : _FETCH_PARTITION]):
+            return None
+        cursor.tags()
+    return ids

@@ -1,0 +1,325 @@
+"""`Upstream`: one connection to one broker, made for one client's connection, which carries its requests unread.
+
+Frames go out as they came, so the broker sees the client's own correlation ids, and answers in the order of the
+requests.  An answer is either streamed to the client while it comes (`forward`) or collected whole (`ask`).  What
+comes is read into one buffer that all upstream connections share, and written from there: no bytes object is made of
+a fetched record.
+
+If the connection to the broker breaks, the client's connection is cut, as the broker's own would be: what was asked
+may or may not have been done, and the client knows what to do about that.  Only a connection to the manager itself
+outlives an upstream on which nothing was asked (one that the broker closed as idle): the next request opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
+from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.server.network.api import Request, Sink
+
+if TYPE_CHECKING:
+    from offsetmgr.server.network.connection import Connection as ClientConnection
+
+DIAL_SECONDS: Final = 10.0
+PARTING_SECONDS: Final = 10.0
+"""How long a broker may take what a client that is gone has sent."""
+LARGEST_ANSWER: Final = 256 * 1024 * 1024
+"""Bytes of an answer that is collected whole. Those that are streamed may have any size."""
+
+_START: Final = struct.Struct(">ii")
+_BUFFER_BYTES: Final = 512 * 1024
+_MOST_UNSENT: Final = 1024 * 1024
+"""Bytes of requests that the broker has not taken yet, from which on the client is read no further."""
+
+
+class ReadBuffer:
+    """The memory that all upstream connections of one event loop read into, one after the other."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_BUFFER_BYTES))
+
+    def renew(self) -> None:
+        """Somebody may still refer to what was read: leave it to them."""
+        self.view = memoryview(bytearray(_BUFFER_BYTES))
+
+
+class Forwarded:
+    """The answer to a request that was passed on: see `dispatch.Stream`."""
+
+    __slots__ = ("_upstream", "correlation", "sink")
+
+    def __init__(self, upstream: Upstream, correlation: int) -> None:
+        self._upstream = upstream
+        self.correlation = correlation
+        self.sink: Sink | None = None
+
+    def begin(self, sink: Sink) -> None:
+        self.sink = sink
+        self._upstream.begun(sink)
+
+    def pause(self) -> None:
+        self._upstream.pause()
+
+    def resume(self) -> None:
+        self._upstream.resume()
+
+    def lost(self) -> None:
+        self._upstream.release()
+
+
+class _Collected:
+    """An answer that is put together before anybody sees it."""
+
+    __slots__ = ("correlation", "future", "parts")
+
+    def __init__(self, correlation: int, future: asyncio.Future[bytes]) -> None:
+        self.correlation = correlation
+        self.future = future
+        self.parts: list[bytes] = []
+
+
+class Upstream(asyncio.BufferedProtocol):
+    """Connects when it is made; what is sent before it is connected waits. Use it within one event loop."""
+
+    def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
+        self.address = address
+        self._client = client
+        self._buffer = buffer
+        self._transport: asyncio.Transport | None = None
+        self._owner: Connection | None = None
+        self._unsent: list[bytes] = []
+        self._expected: deque[Forwarded | _Collected] = deque()
+        self._head = b""
+        """The first bytes of a frame, while they are too few to tell its length."""
+        self._left = 0
+        """Bytes of the frame under way that are still to come."""
+        self._held = b""
+        """What came for an answer whose turn it is not yet."""
+        self._taking = False
+        self._paused = False
+        self._room: asyncio.Future[None] | None = None
+        self._posted = False
+        """Whether requests that nobody will answer wait for the connection."""
+        self._closed = False
+        self._dialling = asyncio.ensure_future(self._dial(security))
+
+    # --- what the relay asks ------------------------------------------------------------------------
+
+    def forward(self, request: Request) -> Forwarded:
+        """Passes the request on; its answer goes to the client as it comes."""
+        answer = Forwarded(self, request.correlation)
+        self._expected.append(answer)
+        self._send(request.frame)
+        return answer
+
+    def post(self, request: Request) -> None:
+        """Passes on a request that the broker does not answer (Produce with acks=0)."""
+        self._posted = self._posted or self._transport is None
+        self._send(request.frame)
+
+    def ask(self, request: Request) -> asyncio.Future[bytes]:
+        """Passes the request on; gives the whole answer, its length field first. Raises `Unreachable`."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(self._gone())
+        else:
+            self._expected.append(_Collected(request.correlation, future))
+            self._send(request.frame)
+            self.resume()
+        return future
+
+    def room(self) -> asyncio.Future[None] | None:
+        """None while the broker takes requests as quickly as they come; else a future that is done when it has."""
+        return self._room
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def release(self) -> None:
+        """The client is gone. What it has sent still goes out, as from its own socket, since who asks for no
+        acknowledgement hangs up behind the last record."""
+        if not self._closed:
+            if self._transport is not None:
+                self._part(self._transport)
+            elif not self._posted:
+                self._dialling.cancel()
+            self._forget()
+
+    def close(self) -> None:
+        """Hangs up at once; whoever waits for an answer gets an error."""
+        if not self._closed:
+            self._dialling.cancel()
+            if self._transport is not None:
+                self._transport.abort()
+            self._forget()
+
+    def _part(self, transport: asyncio.Transport) -> None:
+        transport.close()
+        asyncio.get_running_loop().call_later(PARTING_SECONDS, transport.abort)
+
+    def _forget(self) -> None:
+        self._closed = True
+        self.resume_writing()
+        expected, self._expected = self._expected, deque()
+        for answer in expected:
+            if isinstance(answer, _Collected) and not answer.future.done():
+                answer.future.set_exception(self._gone())
+                answer.future.exception()  # seen: whoever asked may be gone too
+
+    # --- connecting ---------------------------------------------------------------------------------
+
+    async def _dial(self, security: Security) -> None:
+        try:
+            # The versions are known from elsewhere: {} spares the question.
+            self._owner = await Connection.open(self.address, security, DIAL_SECONDS, {})
+            self._transport = await self._owner.hand_over(self)
+        except OffsetMgrError:
+            self._break_off()
+            return
+        if self._closed and not self._posted:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(_MOST_UNSENT)
+        unsent, self._unsent = self._unsent, []
+        for frame in unsent:
+            self._transport.write(frame)
+        if self._closed:
+            self._part(self._transport)
+        elif self._paused:
+            self._transport.pause_reading()
+
+    def _send(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+        elif not self._closed:
+            self._unsent.append(frame)
+
+    def _gone(self) -> Unreachable:
+        return Unreachable(f"broker {self.address}", "the connection broke")
+
+    def _break_off(self) -> None:
+        self._unsent.clear()
+        self.close()
+        self._client.cut()
+
+    # --- the transport's calls ----------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as much as there is room for
+        return self._buffer.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closed:
+            return
+        if self._held:
+            self._held += bytes(self._buffer.view[:nbytes])
+            return
+        self._take(self._buffer.view[:nbytes])
+        if self._client.unsent:
+            # The transport may keep the rest of what it could not send where it is.
+            self._buffer.renew()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        if self._closed:
+            return
+        if self._expected or self._client.listener.node_id is not None:
+            self._break_off()
+        else:
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._room = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    # --- answers ------------------------------------------------------------------------------------
+
+    def begun(self, sink: Sink) -> None:
+        """The first answer's turn has come."""
+        if self._held and not self._taking:
+            held, self._held = self._held, b""
+            self._take(memoryview(held))
+        # The answer before may have filled the client's socket, and nobody told us when that was over.
+        (self.pause if sink.full else self.resume)()
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = bool(self._held)
+        if self._transport is not None and not self._paused:
+            self._transport.resume_reading()
+
+    def _take(self, data: memoryview) -> None:
+        """Hands out what has come."""
+        self._taking = True
+        at, end = 0, len(data)
+        try:
+            while at < end and not self._closed:
+                if not self._left:
+                    at = self._begin_frame(data, at)
+                    continue
+                answer = self._expected[0]
+                if isinstance(answer, Forwarded) and answer.sink is None:
+                    self._held = bytes(data[at:])
+                    self.pause()
+                    return
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._give(answer, piece)
+        except ServerError:
+            self._break_off()
+        finally:
+            self._taking = False
+
+    def _begin_frame(self, data: memoryview, at: int) -> int:
+        """Learns the next frame's length; where its rest begins (at its beginning, where all of that came at once)."""
+        start = bytes(data[at : at + _START.size - len(self._head)])
+        head = self._head + start
+        if len(head) < _START.size:
+            self._head = head
+            return at + len(start)
+        length, correlation = _START.unpack(head)
+        answer = self._expected[0] if self._expected else None
+        if answer is None or answer.correlation != correlation or length < 4:
+            raise ServerError(f"broker {self.address}", "its answer does not belong to what was asked")
+        if isinstance(answer, _Collected) and length > LARGEST_ANSWER:
+            raise ServerError(f"broker {self.address}", f"an answer of {length} bytes")
+        self._left = 4 + length
+        if not self._head:
+            return at
+        self._head = b""
+        if isinstance(answer, Forwarded) and answer.sink is None:
+            self._held = head + bytes(data[at + len(start) :])
+            self.pause()
+            return len(data)
+        self._give(answer, memoryview(head))
+        return at + len(start)
+
+    def _give(self, answer: Forwarded | _Collected, piece: memoryview) -> None:
+        self._left -= len(piece)
+        if isinstance(answer, Forwarded):
+            sink = cast(Sink, answer.sink)
+            sink.write(piece)
+            if not self._left:
+                self._expected.popleft()
+                sink.end()
+        else:
+            answer.parts.append(bytes(piece))
+            if not self._left:
+                self._expected.popleft()
+                if not answer.future.done():
+                    answer.future.set_result(b"".join(answer.parts))

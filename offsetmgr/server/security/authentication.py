@@ -1,0 +1,163 @@
+"""The server's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), free of any I/O.
+
+An exchange takes the client's messages one by one with `step`.  Every failure is the same `AuthenticationFailed`, after
+the same work: nothing tells whether the user exists.  No text holds anything that a client has sent (rule 12).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from offsetmgr.core.errors import AuthenticationFailed, UsageError
+from offsetmgr.server.security.credentials import DIGESTS, Credentials, Verifier
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *DIGESTS)
+_LONGEST_MESSAGE: Final = 8_192
+
+
+class Step(NamedTuple):
+    """The server's message, and who the client is once that is proved."""
+
+    reply: bytes
+    principal: str | None
+
+
+class Exchange(Protocol):
+    """One login."""
+
+    mechanism: str
+
+    def step(self, message: bytes) -> Step:
+        """Raises `AuthenticationFailed`; then the exchange is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """How clients log in."""
+
+    credentials: Credentials
+    mechanisms: Sequence[str] = MECHANISMS
+    session_seconds: float | None = None
+    """After this time a connection must log in anew (connections.max.reauth.ms, KIP-368); None: never."""
+
+    def __post_init__(self) -> None:
+        for name in self.mechanisms:
+            if name not in MECHANISMS:
+                raise UsageError(f"SASL mechanism {name}", f"is none of {', '.join(MECHANISMS)}")
+
+    def exchange(self, mechanism: str) -> Exchange | None:
+        """A new exchange; None where the mechanism is not offered."""
+        if mechanism not in self.mechanisms:
+            return None
+        return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
+
+
+def refused() -> AuthenticationFailed:
+    """The one answer to every login that fails."""
+    return AuthenticationFailed("login", "the credentials are not valid")
+
+
+class PlainExchange:
+    """User name and password in the clear: for TLS connections."""
+
+    mechanism = PLAIN
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def step(self, message: bytes) -> Step:
+        try:
+            authorized, user, password = _text(message).split("\0")
+        except ValueError:
+            raise refused() from None
+        fits = self._credentials.password_fits(user, password)
+        if not fits or not user or authorized not in ("", user):
+            raise refused()
+        return Step(b"", user)
+
+
+class ScramExchange:
+    """Two messages each way; also proves to the client that the server knows the user."""
+
+    def __init__(self, mechanism: str, credentials: Credentials, *, nonce: str | None = None) -> None:
+        self.mechanism = mechanism
+        self._digest = DIGESTS[mechanism]
+        self._credentials = credentials
+        self._own_nonce = nonce or secrets.token_urlsafe(24)
+        self._user: str | None = None
+        self._verifier: Verifier | None = None
+        self._nonce = ""
+        self._transcript = ""
+        self._header = ""
+
+    def step(self, message: bytes) -> Step:
+        text = _text(message)
+        return self._first(text) if self._verifier is None else self._final(text, self._verifier)
+
+    def _first(self, text: str) -> Step:
+        """``n,[a=authzid],n=user,r=nonce[,extensions]``; channel binding is not offered."""
+        parts = text.split(",", 2)
+        if len(parts) != 3 or parts[0] not in ("n", "y"):
+            raise refused()
+        authorized, bare = parts[1], parts[2]
+        fields = bare.split(",")
+        if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r=") or len(fields[1]) < 3:
+            raise refused()
+        user = _unescape(fields[0][2:])
+        if authorized and (not authorized.startswith("a=") or _unescape(authorized[2:]) != user):
+            raise refused()
+        # Extensions that may be ignored follow (Kafka's tokenauth=true asks for delegation tokens: nobody has one).
+        self._user = user
+        self._verifier = self._credentials.verifier(self.mechanism, user)
+        self._nonce = fields[1][2:] + self._own_nonce
+        salt = base64.b64encode(self._verifier.salt).decode()
+        challenge = f"r={self._nonce},s={salt},i={self._verifier.iterations}"
+        self._transcript = f"{bare},{challenge}"
+        self._header = f"{parts[0]},{parts[1]},"
+        return Step(challenge.encode(), None)
+
+    def _final(self, text: str, verifier: Verifier) -> Step:
+        """``c=binding,r=nonce,p=proof``."""
+        without_proof, comma, proof_field = text.rpartition(",p=")
+        binding = base64.b64encode(self._header.encode()).decode()
+        if not comma or without_proof != f"c={binding},r={self._nonce}":
+            raise refused()
+        try:
+            proof = base64.b64decode(proof_field, validate=True)
+        except (binascii.Error, ValueError):
+            raise refused() from None
+        transcript = f"{self._transcript},{without_proof}".encode()
+        signature = hmac.digest(verifier.stored_key, transcript, self._digest)
+        if len(proof) != len(signature):
+            raise refused()
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored = hashlib.new(self._digest, client_key).digest()
+        if not hmac.compare_digest(stored, verifier.stored_key) or not self._user:
+            raise refused()
+        server = hmac.digest(verifier.server_key, transcript, self._digest)
+        return Step(b"v=" + base64.b64encode(server), self._user)
+
+
+def _text(message: bytes) -> str:
+    if len(message) > _LONGEST_MESSAGE:
+        raise refused()
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise refused() from None
+
+
+def _unescape(name: str) -> str:
+    """A name as SCRAM writes it (RFC 5802, saslname)."""
+    if "=" in name.replace("=2C", "").replace("=3D", ""):
+        raise refused()
+    return name.replace("=2C", ",").replace("=3D", "=")

@@ -1,0 +1,242 @@
+"""Who may do what with which groups and topics, from a file of rules; pure.
+
+The brokers see only the manager's own principal, so the manager has to ask this itself.  A file::
+
+    [[rule]]
+    principals = ["billing"]            # user names; "*" is everybody
+    groups = ["billing", "billing-*"]   # names, or beginnings of names with a star behind them; "*" is all
+    topics = ["orders*"]
+    operations = ["read", "write"]      # read, write, delete, describe; "all"
+
+What no rule allows is forbidden.  Every operation implies describe.
+
+| operation | on a group | on a topic |
+|---|---|---|
+| describe | be listed, be described | be named in Metadata and ListOffsets |
+| read | offsets fetched | offsets of it fetched |
+| write | offsets committed | offsets of it committed |
+| delete | offsets deleted, or the group | offsets of it deleted |
+
+Through the relay, a client needs a rule that names an admin API (`ADMIN_APIS`) before the relay forwards it::
+
+    [[rule]]
+    principals = ["operator"]
+    apis = ["CreateTopics", "DeleteTopics"]   # "*" is all of them
+    topics = ["orders*"]                      # without this field: any topic, and what is not a topic
+
+Whatever the rules say, `WithoutReserved` refuses the names that the managers keep for themselves.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from offsetmgr.server import toml_table
+from offsetmgr.server.toml_table import Table
+
+ANYBODY: Final = "*"
+_ALL: Final = "all"
+ADMIN_APIS: Final[Mapping[int, str]] = {
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    21: "DeleteRecords",
+    32: "DescribeConfigs",
+    33: "AlterConfigs",
+    34: "AlterReplicaLogDirs",
+    35: "DescribeLogDirs",
+    37: "CreatePartitions",
+    43: "ElectLeaders",
+    44: "IncrementalAlterConfigs",
+    45: "AlterPartitionReassignments",
+    46: "ListPartitionReassignments",
+    48: "DescribeClientQuotas",
+    49: "AlterClientQuotas",
+    55: "DescribeQuorum",
+    61: "DescribeProducers",
+    65: "DescribeTransactions",
+    66: "ListTransactions",
+    74: "ListConfigResources",
+}
+"""The APIs that a rule's ``apis`` may name, by key: what the relay forwards and only administrators ask."""
+_REMEMBERED: Final = 20_000
+_LONGEST_REMEMBERED: Final = 249
+"""Characters: decisions about longer names are made again each time."""
+
+
+class Operation(enum.Enum):
+    """See the module's table."""
+
+    DESCRIBE = "describe"
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+
+
+class Authorizer(Protocol):
+    """Decides; called once for each group and topic of a request."""
+
+    def group(self, principal: str, operation: Operation, group: str) -> bool: ...
+
+    def topic(self, principal: str, operation: Operation, topic: str) -> bool: ...
+
+    def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
+        """Whether the relay may forward this admin API; ``topic`` None: for all topics, or for what is no topic."""
+        ...
+
+
+class EverythingAllowed:
+    """No rules: whoever may connect may do everything."""
+
+    def group(self, principal: str, operation: Operation, group: str) -> bool:  # noqa: ARG002
+        return True
+
+    def topic(self, principal: str, operation: Operation, topic: str) -> bool:  # noqa: ARG002
+        return True
+
+    def admin(self, principal: str, api_key: int, topic: str | None) -> bool:  # noqa: ARG002
+        return True
+
+
+class Reserved(NamedTuple):
+    """What a fleet of managers keeps for itself. Empty strings reserve nothing."""
+
+    topic: str = ""
+    """The offsets topic."""
+    group: str = ""
+    """The managers' group."""
+    transactional_ids: str = ""
+    """What the shards' transactional ids begin with."""
+
+    def has_transactional_id(self, name: str) -> bool:
+        return bool(self.transactional_ids) and name.startswith(self.transactional_ids)
+
+
+class WithoutReserved:
+    """An authorizer that refuses every operation on the reserved names, and asks another one about all others."""
+
+    def __init__(self, authorizer: Authorizer, reserved: Reserved) -> None:
+        self._authorizer = authorizer
+        self._reserved = reserved
+
+    def group(self, principal: str, operation: Operation, group: str) -> bool:
+        return group != self._reserved.group and self._authorizer.group(principal, operation, group)
+
+    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
+        return topic != self._reserved.topic and self._authorizer.topic(principal, operation, topic)
+
+    def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
+        if topic is not None and topic == self._reserved.topic:
+            return False
+        return self._authorizer.admin(principal, api_key, topic)
+
+
+class Rule(NamedTuple):
+    """One entry of the file. Names that end with a star are prefixes."""
+
+    principals: frozenset[str]
+    groups: tuple[str, ...]
+    topics: tuple[str, ...]
+    operations: frozenset[Operation]
+    apis: frozenset[int] = frozenset()
+    """Keys of `ADMIN_APIS`; with ``topics``, for these topics alone."""
+
+    def concerns(self, principal: str, operation: Operation) -> bool:
+        return operation in self.operations and self.names(principal)
+
+    def names(self, principal: str) -> bool:
+        return principal in self.principals or ANYBODY in self.principals
+
+
+class Rules:
+    """The rules of one file. Decisions are remembered, for a bounded number of names."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        self._known_group = lru_cache(_REMEMBERED)(self._group)
+        self._known_topic = lru_cache(_REMEMBERED)(self._topic)
+
+    def group(self, principal: str, operation: Operation, group: str) -> bool:
+        decide = self._known_group if len(group) <= _LONGEST_REMEMBERED else self._group
+        return decide(principal, operation, group)
+
+    def topic(self, principal: str, operation: Operation, topic: str) -> bool:
+        decide = self._known_topic if len(topic) <= _LONGEST_REMEMBERED else self._topic
+        return decide(principal, operation, topic)
+
+    def _group(self, principal: str, operation: Operation, group: str) -> bool:
+        return any(_matches(group, rule.groups) for rule in self._rules if rule.concerns(principal, operation))
+
+    def _topic(self, principal: str, operation: Operation, topic: str) -> bool:
+        return any(_matches(topic, rule.topics) for rule in self._rules if rule.concerns(principal, operation))
+
+    def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
+        return any(
+            not rule.topics or (topic is not None and _matches(topic, rule.topics))
+            for rule in self._rules
+            if api_key in rule.apis and rule.names(principal)
+        )
+
+
+def load_rules(path: Path | str) -> Rules:
+    """Raises `ConfigError` naming the file and the line or field that cannot be used."""
+    table = toml_table.load(path)
+    table.only(["rule"])
+    rules = [_rule(entry) for entry in table.tables("rule")]
+    if not rules:
+        raise table.error("holds no [[rule]], so nobody may do anything")
+    return Rules(rules)
+
+
+def _rule(entry: Table) -> Rule:
+    entry.only(["principals", "groups", "topics", "operations", "apis"])
+    principals = entry.texts("principals")
+    if not principals:
+        raise entry.error('must name somebody, or "*" for everybody', "principals")
+    groups, topics = (_patterns(entry, field) for field in ("groups", "topics"))
+    apis = _apis(entry)
+    if not groups and not topics and (not apis or "operations" in entry.values):
+        raise entry.error("names neither groups nor topics")
+    operations = _operations(entry) if groups or not apis or "operations" in entry.values else frozenset[Operation]()
+    return Rule(frozenset(principals), groups, topics, operations, apis)
+
+
+def _apis(entry: Table) -> frozenset[int]:
+    names = entry.texts("apis")
+    known = {name: key for key, name in ADMIN_APIS.items()}
+    for name in names:
+        if name != ANYBODY and name not in known:
+            raise entry.error(f"{name!r} is none of {', '.join(known)}", "apis")
+    return frozenset(known.values()) if ANYBODY in names else frozenset(known[name] for name in names)
+
+
+def _patterns(entry: Table, field: str) -> tuple[str, ...]:
+    patterns = entry.texts(field)
+    for pattern in patterns:
+        if "*" in pattern[:-1]:
+            raise entry.error(f"{pattern!r}: a star may only stand at the end", field)
+    return tuple(patterns)
+
+
+def _operations(entry: Table) -> frozenset[Operation]:
+    names = entry.texts("operations")
+    if not names:
+        raise entry.error("must name at least one operation", "operations")
+    found = {Operation.DESCRIBE}
+    for name in names:
+        if name == _ALL:
+            found.update(Operation)
+            continue
+        try:
+            found.add(Operation(name))
+        except ValueError:
+            known = ", ".join([*(operation.value for operation in Operation), _ALL])
+            raise entry.error(f"{name!r} is none of {known}", "operations") from None
+    return frozenset(found)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns)

@@ -1,0 +1,174 @@
+"""Users and what proves them, from a file; pure.  Nothing in here is ever shown (rule 12).
+
+A file, which only the manager's user should be able to read::
+
+    [users.alice]
+    password = "..."
+
+    [users.bob]                                   # what Kafka keeps of a SCRAM user; not the password itself
+    scram-sha-256 = "iterations:salt:stored key:server key"     # the last three in base64
+    scram-sha-512 = "..."
+
+`scram_verifier` makes such an entry from a password.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.server import toml_table
+from offsetmgr.server.toml_table import Table
+
+DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_FOR_PLAIN: Final = "SCRAM-SHA-256"
+"""Whose verifiers a PLAIN login is checked with, where the file has no password to compare."""
+
+LEAST_ITERATIONS: Final = 4096
+MOST_ITERATIONS: Final = 65_536
+"""Computed on the event loop when such a user logs in with PLAIN: 20 ms or so at this number."""
+_SALT_BYTES: Final = 18
+
+
+class Verifier(NamedTuple):
+    """What a SCRAM server keeps of a user (RFC 5802)."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return "Verifier(...)"
+
+
+def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Verifier:
+    """The verifier of a password. Takes milliseconds, on purpose."""
+    digest = DIGESTS[mechanism]
+    salted = hashlib.pbkdf2_hmac(digest, password, salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    return Verifier(
+        iterations, salt, hashlib.new(digest, client_key).digest(), hmac.digest(salted, b"Server Key", digest)
+    )
+
+
+def scram_verifier(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> str:
+    """An entry for the file. Raises `UsageError`."""
+    if mechanism not in DIGESTS:
+        raise UsageError(f"mechanism {mechanism}", f"is none of {', '.join(DIGESTS)}")
+    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+        raise UsageError("iterations", f"must be between {LEAST_ITERATIONS} and {MOST_ITERATIONS}")
+    made = derive(mechanism, password.encode(), secrets.token_bytes(_SALT_BYTES), iterations)
+    return ":".join([str(iterations), *(base64.b64encode(part).decode() for part in made[1:])])
+
+
+class Credentials:
+    """All users. Whether a user exists cannot be told from any answer made with it, nor from how long it takes."""
+
+    def __init__(
+        self,
+        passwords: Mapping[str, bytes],
+        verifiers: Mapping[str, Mapping[str, Verifier]],
+        secret: bytes,
+        mechanisms: Collection[str],
+    ) -> None:
+        """``verifiers`` by mechanism and user; ``secret`` makes the salts of users that do not exist: the same in all
+        processes that use the same file, or asking two of them would tell.
+
+        Derives what ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds a user.
+        """
+        self._passwords = passwords
+        self._secret = secret
+        # Users without a password in the file can only be checked the slow way; then all are.
+        self._derive = any(user not in passwords for known in verifiers.values() for user in known)
+        needed = {*mechanisms, _FOR_PLAIN} if self._derive else set(mechanisms)
+        self._usual = {mechanism: _usual(known.values()) for mechanism, known in verifiers.items()}
+        self._verifiers = {
+            mechanism: {**({u: self._derived(mechanism, u) for u in passwords} if mechanism in needed else {}), **known}
+            for mechanism, known in verifiers.items()
+        }
+
+    def verifier(self, mechanism: str, user: str) -> Verifier:
+        """What to check a SCRAM login with; for unknown users one that no password fits."""
+        known = self._verifiers[mechanism].get(user)
+        if known is not None:
+            return known
+        iterations, salt_bytes = self._usual[mechanism]
+        key = self._made_up(b"key", user)[: hashlib.new(DIGESTS[mechanism]).digest_size]
+        return Verifier(iterations, self._made_up(b"salt", user)[:salt_bytes], key, key)
+
+    def _derived(self, mechanism: str, user: str) -> Verifier:
+        iterations, salt_bytes = self._usual[mechanism]
+        return derive(mechanism, self._passwords[user], self._made_up(b"salt", user)[:salt_bytes], iterations)
+
+    def password_fits(self, user: str, password: str) -> bool:
+        """Compares in constant time."""
+        given = password.encode()
+        if not self._derive:
+            known = self._passwords.get(user)
+            wanted = self._made_up(b"password", user) if known is None else self._made_up(b"check", known)
+            return hmac.compare_digest(self._made_up(b"check", given), wanted)
+        mechanism = next((name for name, known in self._verifiers.items() if user in known), _FOR_PLAIN)
+        verifier = self.verifier(mechanism, user)
+        made = derive(mechanism, given, verifier.salt, verifier.iterations)
+        return hmac.compare_digest(made.stored_key, verifier.stored_key)
+
+    def _made_up(self, what: bytes, text: str | bytes) -> bytes:
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        return hmac.digest(self._secret, what + b"\0" + data, "sha512")
+
+
+def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGESTS)) -> Credentials:
+    """The users of a file, for these SCRAM mechanisms (and PLAIN).
+
+    Raises `ConfigError` naming the file and the line or field that cannot be used, never its value.
+    """
+    table = toml_table.load(path)
+    table.only(["users"])
+    users = table.table("users")
+    passwords: dict[str, bytes] = {}
+    verifiers: dict[str, dict[str, Verifier]] = {mechanism: {} for mechanism in DIGESTS}
+    for name in users.values:
+        entry = users.table(name)
+        fields = ["password", *(mechanism.lower() for mechanism in DIGESTS)]
+        entry.only(fields)
+        if not entry.values:
+            raise entry.error(f"has none of {', '.join(fields)}")
+        if "password" in entry.values:
+            passwords[name] = entry.text("password").encode()
+        for mechanism in DIGESTS:
+            if mechanism.lower() in entry.values:
+                verifiers[mechanism][name] = _verifier(entry, mechanism)
+    if not users.values:
+        raise table.error("holds no [users.NAME], so nobody could log in")
+    secret = hashlib.sha512(b"offsetmgr credentials\0" + Path(path).read_bytes()).digest()
+    return Credentials(passwords, verifiers, secret, mechanisms)
+
+
+def _verifier(entry: Table, mechanism: str) -> Verifier:
+    field = mechanism.lower()
+    parts = entry.text(field).split(":")
+    try:
+        iterations, (salt, stored, server) = int(parts[0]), (base64.b64decode(p, validate=True) for p in parts[1:])
+    except (ValueError, binascii.Error):
+        raise entry.error("must be iterations:salt:stored key:server key, the last three in base64", field) from None
+    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+        raise entry.error(f"its iterations must be between {LEAST_ITERATIONS} and {MOST_ITERATIONS}", field)
+    size = hashlib.new(DIGESTS[mechanism]).digest_size
+    if len(stored) != size or len(server) != size or not 8 <= len(salt) <= 64:
+        raise entry.error(f"its keys must have {size} bytes each, and its salt 8 to 64", field)
+    return Verifier(iterations, salt, stored, server)
+
+
+def _usual(known: Iterable[Verifier]) -> tuple[int, int]:
+    """The iterations and the length of the salt that most users have: unknown ones must look like them."""
+    shapes = Counter((v.iterations, len(v.salt)) for v in known)
+    return shapes.most_common(1)[0][0] if shapes else (LEAST_ITERATIONS, _SALT_BYTES)

@@ -1,0 +1,136 @@
+"""`TwoStores`: a dual store behind the listener (rule 7).
+
+A commit goes to the primary; what that took goes to the secondary (`secondary`), and is acknowledged when both have it.
+A failure of the secondary is logged, counted and repaired in the background, and the commit acknowledged all the same.
+A write to the primary whose outcome is not known is read later, and passed on if it happened after all (`doubts`).  A
+fetch is the larger of both, except where a rewind is still on its way to the secondary: there it is the primary's.
+What is on its way is kept in memory only: after a crash the next start brings the secondary forward (`catchup`), and
+the next commit of a partition makes the two equal in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import Change, GroupOffsets
+from offsetmgr.manager.protocol_values import NONE
+from offsetmgr.server.storefront.in_doubt_writes import Doubts
+from offsetmgr.server.storefront.secondary import Secondary
+from offsetmgr.server.storefront.secondary_reconcile import CatchUp
+from offsetmgr.server.storefront.single_store import OneStore, delete_whole, learn, listed
+from offsetmgr.server.storefront.store_calls import Outcomes
+from offsetmgr.server.storefront.store_executor import StoreThreads
+from offsetmgr.stores.dual import DualStore
+from offsetmgr.stores.dual_policy import merged
+
+_log = logging.getLogger(__name__)
+
+
+class TwoStores(OneStore):
+    """See the module's docstring."""
+
+    def __init__(self, store: DualStore, patience: float) -> None:
+        """``patience``: see `Secondary`."""
+        super().__init__(store.primary)
+        self._store = store
+        self._threads = StoreThreads(store.secondary)
+        self._secondary = Secondary(self._threads, patience=patience, keeps_epochs=store.shares_epochs)
+        self._doubts = Doubts(self.threads, self._secondary)
+        self._catch_up: asyncio.Task[None] | None = None
+
+    @property
+    def compares(self) -> bool:
+        """Never: each store would, but not both together."""
+        return False
+
+    @property
+    def names_groups(self) -> bool:
+        """A group may be in the secondary alone."""
+        return False
+
+    def trouble(self) -> str | None:
+        """Either half's: what only one store has is not safe."""
+        troubles = [threads.health.trouble() for threads in (self.threads, self._threads)]
+        return "; ".join(filter(None, troubles)) or None
+
+    def start(self, look_every: float, patience: float) -> None:
+        super().start(look_every, patience)
+        self._threads.watch(look_every, patience)
+        catch_up = CatchUp(self.threads, self._threads, self._secondary, keeps_epochs=self._store.shares_epochs)
+        self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
+
+    async def learn(self) -> None:
+        await learn(self.threads)
+        await learn(self._threads)
+
+    async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
+        going_back = self._secondary.lowering(group)  # before the reads: they may not show what is written meanwhile
+        reads = [threads.read(group, partitions) for threads in (self.threads, self._threads)]
+        here, there = await asyncio.gather(*map(asyncio.shield, reads))
+        if not self._store.shares_epochs:
+            there = replace(there, offsets={tp: c._replace(leader_epoch=None) for tp, c in there.offsets.items()})
+        both = merged(here, there)
+        if not going_back or both.error is not None:
+            return both
+        offsets = {tp: found for tp, found in both.offsets.items() if tp not in going_back}
+        offsets |= {tp: here.offsets[tp] for tp in going_back if tp in here.offsets}
+        return GroupOffsets(group, offsets, both.errors)
+
+    async def groups(self) -> list[str]:
+        lists = await asyncio.gather(*(t.call(partial(listed, t.store)) for t in (self.threads, self._threads)))
+        return list(dict.fromkeys(group for groups in lists for group in groups))
+
+    async def delete_group(self, group: str) -> int:
+        """The primary's whole group, then what the secondary has of it, then the secondary's whole group."""
+        code = await super().delete_group(group)
+        there = await self._threads.read(group, None)
+        if there.error is not None:
+            raise there.error
+        doomed = {*there.offsets, *there.errors, *self._secondary.wanted(group)}
+        waiting = self._secondary.take(group, dict.fromkeys(doomed))
+        if waiting is not None:
+            await waiting
+        if not self._secondary.wanted(group):
+            try:
+                await self._threads.call(partial(delete_whole, self._threads.store, group))
+            except OffsetMgrError as error:  # what is left there holds no offsets
+                _log.info("of a deleted group something is left in the secondary store", extra={"error": str(error)})
+        return NONE if doomed else code
+
+    def figures(self) -> Mapping[str, float]:
+        return {
+            **super().figures(),
+            "secondary_pending": self._secondary.pending,
+            "secondary_failing": int(self._secondary.failing),
+            "secondary_failures_total": self._secondary.failures,
+            "secondary_dropped_total": self._secondary.dropped,
+            "primary_doubts": self._doubts.count,
+        }
+
+    async def close(self, grace: float) -> None:
+        if self._catch_up is not None:
+            self._catch_up.cancel()
+        self._doubts.close()
+        if left := await self._secondary.flush(grace):
+            what = {"store": self._threads.store.uri, "partitions": left}
+            _log.error("closed while the secondary store lacks commits; the next start looks for them", extra=what)
+        self._secondary.close()
+        await self._threads.close()
+        await super().close(grace)
+
+    def _written(
+        self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
+    ) -> asyncio.Future[None] | None:
+        self._doubts.weigh(group, changes, outcomes)
+        taken = {
+            tp: changes[tp].after
+            for tp, outcome in outcomes.items()
+            if outcome.error is None or (changes[tp].after is None and isinstance(outcome.error, GroupNotFound))
+        }
+        return self._secondary.take(group, taken)

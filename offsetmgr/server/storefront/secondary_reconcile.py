@@ -1,0 +1,106 @@
+"""What an earlier process could not bring to a dual store's secondary any more: looked for once, at the start.
+
+What is on its way to the secondary is kept in memory (`secondary`), so a listener that died may have left the secondary
+behind for partitions that nobody commits to again.  Only groups that have offsets in the secondary are looked at:
+others of the same Kafka cluster never used it.  Forward only, and each write on the condition that the secondary still
+holds what was read, so whatever is committed meanwhile wins.  A rewind that was on its way cannot be told from a
+secondary that is ahead, and is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupOffsets
+from offsetmgr.server.storefront.secondary import Secondary
+from offsetmgr.server.storefront.single_store import listed
+from offsetmgr.server.storefront.store_executor import StoreThreads, Write
+
+_log = logging.getLogger(__name__)
+
+_GROUPS_AT_ONCE: Final = 200
+_PAUSE: Final = 5.0
+"""Seconds until groups that could not be read or written are looked at again."""
+
+
+class CatchUp:
+    """Used on the event loop: one task, `run`."""
+
+    def __init__(
+        self, primary: StoreThreads, secondary_threads: StoreThreads, secondary: Secondary, *, keeps_epochs: bool
+    ) -> None:
+        """``keeps_epochs``: whether the primary's leader epochs are those of the secondary's logs."""
+        self._primary = primary
+        self._threads = secondary_threads
+        self._secondary = secondary
+        self._keeps_epochs = keeps_epochs
+        self.written = 0
+        """Partitions brought forward."""
+
+    async def run(self) -> None:
+        """Goes through all groups of the secondary, until each of them has been looked at."""
+        left = iter(await self._groups())
+        looked = 0
+        while batch := list(islice(left, _GROUPS_AT_ONCE)):
+            looked += len(batch)
+            while batch := await self._look(batch):
+                await asyncio.sleep(_PAUSE)
+        if self.written:
+            what = {"store": self._threads.store.uri, "groups": looked, "partitions": self.written}
+            _log.warning("the secondary store was behind the primary, and was brought forward", extra=what)
+
+    async def _groups(self) -> list[str]:
+        while True:
+            try:
+                return await self._threads.call(partial(listed, self._threads.store))
+            except OffsetMgrError:
+                await asyncio.sleep(_PAUSE)
+
+    async def _look(self, groups: list[str]) -> list[str]:
+        """Brings these groups forward; gives back those that have to be looked at again."""
+        reads = [(self._primary.read(group, None), self._threads.read(group, None)) for group in groups]
+        writes: list[Write] = []
+        again: list[str] = []
+        for group, (first, second) in zip(groups, reads, strict=True):
+            here, there = await first, await second
+            if error := here.error or there.error:
+                if error.retriable:
+                    again.append(group)
+            elif there.offsets:
+                changes = dict(_behind(here, there, keeps_epochs=self._keeps_epochs))
+                if changes:
+                    writes.append(Write(group, changes, asyncio.get_running_loop().create_future(), alone=True))
+        for write in writes:
+            self._threads.write(write)
+        for write in writes:
+            if await self._failed(write):
+                again.append(write.group)
+        return again
+
+    async def _failed(self, write: Write) -> bool:
+        """Whether the group has to be looked at again. What was changed by others meanwhile is theirs."""
+        failed = False
+        for tp, outcome in (await write.done).items():
+            after = write.changes[tp].after
+            if outcome.error is None and after is not None:
+                self.written += 1
+                self._secondary.learn(write.group, tp, after.offset)
+            elif outcome.error is not None and not isinstance(outcome.error, Conflict):
+                failed = failed or outcome.error.retriable
+        return failed
+
+
+def _behind(here: GroupOffsets, there: GroupOffsets, *, keeps_epochs: bool) -> Iterator[tuple[TopicPartition, Change]]:
+    """The partitions in which the secondary is behind."""
+    for tp, found in here.offsets.items():
+        held: Offset = there.offsets.get(tp, ABSENT)
+        if tp not in there.errors and (not isinstance(held, Committed) or held.offset < found.offset):
+            epoch = found.leader_epoch if keeps_epochs else None
+            yield tp, Change(OffsetAndMetadata(found.offset, found.metadata, epoch), held)

@@ -1,0 +1,115 @@
+"""What stands behind a store's listener: `OneStore` here, `TwoStores` beside it; both are asked the same things."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PartialFailure
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
+from offsetmgr.manager.protocol_values import GROUP_ID_NOT_FOUND, NONE
+from offsetmgr.server.storefront.store_calls import Outcomes
+from offsetmgr.server.storefront.store_executor import StoreThreads, Write
+
+_log = logging.getLogger(__name__)
+
+
+class OneStore:
+    """Used on the event loop; make it there. Failures of reads and writes are in their results."""
+
+    def __init__(self, store: OffsetStore) -> None:
+        self.threads = StoreThreads(store, written=self._written)
+        """The store that commits go to (first)."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether conditional commits are atomic. (Kafka's group lock is, but every commit would pay for it.)"""
+        return self.threads.capabilities.conditional in ("version", "file")
+
+    @property
+    def names_groups(self) -> bool:
+        """Whether the deletion of an offset is told if there is no such group at all."""
+        return True
+
+    def trouble(self) -> str | None:
+        """See `StoreHealth.trouble`."""
+        return self.threads.health.trouble()
+
+    def start(self, look_every: float, patience: float) -> None:
+        """Begins what goes on in the background; see `StoreHealth.watch`."""
+        self.threads.watch(look_every, patience)
+
+    async def learn(self) -> None:
+        """Finds out what can be kept, and logs once what cannot."""
+        await learn(self.threads)
+
+    def write(self, write: Write) -> None:
+        self.threads.write(write)
+
+    async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
+        return await asyncio.shield(self.threads.read(group, partitions))
+
+    async def groups(self) -> list[str]:
+        """Raises `OffsetMgrError`."""
+        return await self.threads.call(partial(listed, self.threads.store))
+
+    async def delete_group(self, group: str) -> int:
+        """After the writes that were handed in before; 0 or GROUP_ID_NOT_FOUND. Raises `OffsetMgrError`."""
+        await self.threads.settled(group)
+        return await self.threads.call(partial(delete_whole, self.threads.store, group))
+
+    def figures(self) -> Mapping[str, float]:
+        """For the metrics endpoint."""
+        return {"store_writes_waiting": self.threads.waiting}
+
+    async def close(self, grace: float) -> None:  # noqa: ARG002  # nothing is on its way anywhere else
+        await self.threads.close()
+
+    def _written(
+        self,
+        group: str,  # noqa: ARG002
+        changes: Mapping[TopicPartition, Change],  # noqa: ARG002
+        outcomes: Outcomes,  # noqa: ARG002
+    ) -> asyncio.Future[None] | None:
+        """See `offsetmgr.server.storefront.store_executor.Written`."""
+        return None
+
+
+async def learn(threads: StoreThreads) -> None:
+    """See `OneStore.learn`."""
+    try:
+        await threads.learn()
+    except OffsetMgrError as error:
+        what = {"store": threads.store.uri, "error": str(error)}
+        _log.warning("the store cannot be reached yet; what it keeps is not known", extra=what)
+        return
+    can = threads.capabilities
+    lost = [name for name, kept in (("metadata", can.metadata), ("leader epochs", can.leader_epoch)) if not kept]
+    if lost:
+        what = {"store": threads.store.uri, "dropped": " and ".join(lost)}
+        _log.warning("the store does not keep all that clients commit; the rest is dropped", extra=what)
+
+
+# --- in the store's threads -----------------------------------------------------------------------
+
+
+def listed(store: OffsetStore) -> list[str]:
+    return list(store.groups())
+
+
+def delete_whole(store: OffsetStore, group: str) -> int:
+    """Deletes a group by the store's own means, or all of its offsets. Raises `OffsetMgrError`."""
+    delete = cast("Callable[[str], object] | None", getattr(store, "delete_group", None))
+    try:
+        if delete is not None:
+            delete(group)
+            return NONE
+        return NONE if store.delete(group).outcomes else GROUP_ID_NOT_FOUND
+    except GroupNotFound:
+        return GROUP_ID_NOT_FOUND
+    except PartialFailure as partial_failure:
+        raise next(iter(partial_failure.failures.values())) from None

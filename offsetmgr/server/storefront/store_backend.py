@@ -1,0 +1,312 @@
+"""`StoreBackend`: any `OffsetStore` behind the listener, so that any Kafka client can use it as its coordinator.
+
+Semantics are Kafka's: the last commit wins, so commits are edits that may rewind, and none is compared with anything
+(`Guard.OVERWRITE`); a member's commit goes to Kafka with its generation.  What a store cannot keep (metadata in
+ZooKeeper) is dropped, as the old consumers did; the log says so once, at the start.
+
+Before a dual store (rule 7) see `twostores`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, Committer, OffsetStore
+from offsetmgr.kafka.protocol.conditional_commit import (
+    CONDITIONAL_FEATURE,
+    DROPS_LEADER_EPOCH,
+    DROPS_METADATA,
+    NOTHING,
+    STORE_FEATURE,
+)
+from offsetmgr.manager.protocol_values import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
+    INVALID_GROUP_ID,
+    NONE,
+    OPERATION_NOT_ATTEMPTED,
+    CommitRequest,
+    CommitResponse,
+    DeleteResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.storefront.dual_store import TwoStores
+from offsetmgr.server.storefront.single_store import OneStore
+from offsetmgr.server.storefront.store_calls import Outcomes
+from offsetmgr.server.storefront.store_errors import INVALID_REQUEST, commit_code, delete_code
+from offsetmgr.server.storefront.store_executor import Write
+from offsetmgr.stores.dual import DualStore
+
+_log = logging.getLogger(__name__)
+
+_FULL: Final = 100_000
+"""Partitions on their way at which the listener is asked to read no more commits."""
+_LOG_EVERY: Final = 10.0
+
+
+class StoreBackend:
+    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; call `start` on
+    the event loop first, `close` last. The store is the backend's from then on.
+
+    No call of the store should take longer than ``commit_timeout``: open it with a ``timeout_ms`` of that much.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        node: ManagerNode,
+        *,
+        commit_timeout: float = 5.0,
+        fetch_timeout: float = 5.0,
+        secondary_patience: float = 1.0,
+        look_every: float = 3.0,
+        keeps_epochs: bool = True,
+    ) -> None:
+        """Times in seconds. After ``commit_timeout`` a client is told COORDINATOR_NOT_AVAILABLE, though what has begun
+        by then may still be written, before anything that comes later for the group. ``secondary_patience``: see
+        `Secondary`. ``look_every``: see `StoreHealth.watch`. ``keeps_epochs``: whether the clients' leader epochs are
+        those of the store's logs; else none is written, and none given to clients."""
+        self._store = store
+        self._node = node
+        self._commit_timeout = commit_timeout
+        self._fetch_timeout = fetch_timeout
+        self._patience = secondary_patience
+        self._look_every = look_every
+        self.keeps_epochs = keeps_epochs
+        self.refusal: str | None = None
+        """Why no client is served at present; None where clients are."""
+        self._figures: Counter[str] = Counter()
+        self._said: dict[str, float] = {}
+        self._room: asyncio.Future[None] | None = None
+        self._behind: OneStore
+        self._starting: asyncio.Task[None]
+
+    def start(self) -> asyncio.Task[None]:
+        """Clients may be served at once; the task is done when it is known what the store can carry, or that it cannot
+        be reached yet (clients are told, until it can)."""
+        store = self._store
+        self._behind = TwoStores(store, self._patience) if isinstance(store, DualStore) else OneStore(store)
+        self._behind.start(self._look_every, self._fetch_timeout)
+        self._starting = asyncio.get_running_loop().create_task(self._behind.learn())
+        return self._starting
+
+    async def close(self, grace: float = 5.0) -> None:
+        """Lets what is on its way to a secondary arrive, at most ``grace`` seconds, and closes the store."""
+        self._starting.cancel()
+        await self._behind.close(grace)
+
+    # --- who answers --------------------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[ManagerNode]:
+        return [self._node]
+
+    def coordinator(self, group: str) -> ManagerNode | None:  # noqa: ARG002  # every group's
+        return self._node
+
+    def owns(self, group: str) -> int:  # noqa: ARG002
+        return NONE
+
+    def tenure(self, group: str) -> int:  # noqa: ARG002
+        return 0
+
+    def features(self) -> Mapping[str, int]:
+        can = self._behind.threads.capabilities
+        offered = {f"{STORE_FEATURE}{self._store.uri.partition(':')[0]}": 1}
+        if self._behind.compares:
+            offered[CONDITIONAL_FEATURE] = 1
+        if not can.metadata:
+            offered[DROPS_METADATA] = 1
+        if not (can.leader_epoch and self.keeps_epochs):
+            offered[DROPS_LEADER_EPOCH] = 1
+        return offered
+
+    # --- commits and deletions ----------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        if self.refusal is not None:
+            return _at_once(CommitResponse(COORDINATOR_NOT_AVAILABLE))
+        if request.expected and not self._behind.compares:
+            return _at_once(CommitResponse(INVALID_REQUEST))
+        if not request.group:
+            return _at_once(CommitResponse(INVALID_GROUP_ID))
+        changes = {
+            TopicPartition(topic, p): _change(
+                request.expected.get((topic, p)), offset, epoch if self.keeps_epochs else -1, metadata
+            )
+            for topic, partitions in request.topics
+            for p, offset, epoch, metadata in partitions
+        }
+        self._figures["store_commits_total"] += len(changes)
+        committer = None
+        if request.generation >= 0 or request.member_id:
+            committer = Committer(request.generation, request.member_id, request.instance_id)
+        return self._commit(self._hand_in(request.group, changes, committer, alone=bool(request.expected)))
+
+    async def _commit(self, write: Write) -> CommitResponse:
+        outcomes = await self._outcomes(write)
+        if outcomes is None:
+            return CommitResponse(COORDINATOR_NOT_AVAILABLE)
+        errors = {}
+        for tp, outcome in outcomes.items():
+            if outcome.error is not None:
+                compared = write.changes[tp].expected is not None and isinstance(outcome.error, Conflict)
+                errors[tp.topic, tp.partition] = (
+                    OPERATION_NOT_ATTEMPTED if compared else self._failed(outcome.error, commit_code)
+                )
+        return CommitResponse(NONE, errors)
+
+    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
+        if self.refusal is not None:
+            return _at_once(DeleteResponse(COORDINATOR_NOT_AVAILABLE))
+        if not group:
+            return _at_once(DeleteResponse(INVALID_GROUP_ID))
+        changes = {TopicPartition(topic, p): Change(None, None, True) for topic, ps in topics for p in ps}
+        return self._delete_offsets(self._hand_in(group, changes))
+
+    async def _delete_offsets(self, write: Write) -> DeleteResponse:
+        outcomes = await self._outcomes(write)
+        if outcomes is None:
+            return DeleteResponse(COORDINATOR_NOT_AVAILABLE)
+        errors = {}
+        for tp, outcome in outcomes.items():
+            if isinstance(outcome.error, GroupActive):
+                return DeleteResponse(self._failed(outcome.error, delete_code))
+            if isinstance(outcome.error, GroupNotFound):
+                if self._behind.names_groups:
+                    return DeleteResponse(GROUP_ID_NOT_FOUND)
+            elif outcome.error is not None:
+                errors[tp.topic, tp.partition] = self._failed(outcome.error, delete_code)
+        return DeleteResponse(NONE, errors)
+
+    async def delete_group(self, group: str) -> int:
+        if self.refusal is not None:
+            return COORDINATOR_NOT_AVAILABLE
+        try:
+            async with asyncio.timeout(self._commit_timeout + self._fetch_timeout):
+                return await self._behind.delete_group(group)
+        except TimeoutError:
+            return COORDINATOR_NOT_AVAILABLE
+        except OffsetMgrError as error:
+            return self._failed(error, delete_code)
+
+    def _hand_in(
+        self,
+        group: str,
+        changes: Mapping[TopicPartition, Change],
+        committer: Committer | None = None,
+        *,
+        alone: bool = False,
+    ) -> Write:
+        write = Write(group, changes, asyncio.get_running_loop().create_future(), committer, alone)
+        self._behind.write(write)
+        return write
+
+    async def _outcomes(self, write: Write) -> Outcomes | None:
+        """What became of a write; None if that is not known in time."""
+        await asyncio.wait([write.done], timeout=self._commit_timeout)
+        self._make_room()
+        if write.done.done():
+            return write.done.result()
+        write.given_up = True
+        self._failed(TimedOut(self._store.uri, f"a write did not end within {self._commit_timeout:g} s"), commit_code)
+        return None
+
+    async def settled(self, group: str) -> None:
+        await self._behind.threads.settled(group)
+
+    def room(self) -> asyncio.Future[None] | None:
+        if self._behind.threads.waiting < _FULL:
+            return None
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+    def _make_room(self) -> None:
+        if self._room is not None and self._behind.threads.waiting < _FULL // 2:
+            room, self._room = self._room, None
+            if not room.done():
+                room.set_result(None)
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        if self.refusal is not None:
+            return FetchResponse(COORDINATOR_NOT_AVAILABLE)
+        if not request.group:
+            return FetchResponse(INVALID_GROUP_ID)
+        asked = None
+        if request.topics is not None:
+            asked = [TopicPartition(topic, p) for topic, partitions in request.topics for p in partitions]
+            if not asked:
+                return FetchResponse(NONE, [(topic, []) for topic, _ in request.topics])
+        self._figures["store_fetches_total"] += 1
+        try:
+            async with asyncio.timeout(self._fetch_timeout):  # wait_for may lose a cancellation (Python 3.11)
+                found = await self._behind.read(request.group, asked)
+        except TimeoutError:
+            late = TimedOut(self._store.uri, f"a read did not end within {self._fetch_timeout:g} s")
+            return FetchResponse(self._failed(late, commit_code))
+        if found.error is not None:
+            return FetchResponse(self._failed(found.error, commit_code))
+        topics: dict[str, list[tuple[int, int, int, str, int]]] = {}
+        for tp in sorted({**found.offsets, **found.errors}) if asked is None else asked:
+            error = found.errors.get(tp)
+            code = NONE if error is None else self._failed(error, commit_code)
+            topics.setdefault(tp.topic, []).append(self._row(tp.partition, found.offsets.get(tp, ABSENT), code))
+        return FetchResponse(NONE, list(topics.items()))
+
+    async def list_groups(self) -> tuple[int, Sequence[str]]:
+        if self.refusal is not None:
+            return COORDINATOR_NOT_AVAILABLE, ()
+        try:
+            async with asyncio.timeout(self._fetch_timeout * 2):
+                return NONE, await self._behind.groups()
+        except TimeoutError:
+            return COORDINATOR_NOT_AVAILABLE, ()
+        except OffsetMgrError as error:
+            return self._failed(error, commit_code), ()
+
+    def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
+        if code != NONE or not isinstance(found, Committed):
+            return partition, NOTHING, -1, "", code
+        epoch = -1 if found.leader_epoch is None or not self.keeps_epochs else found.leader_epoch
+        return partition, found.offset, epoch, found.metadata, NONE
+
+    # --- what is known of it ------------------------------------------------------------------------
+
+    def trouble(self) -> str | None:
+        """Why the store, or either half of a dual one, cannot be used at present; None while it can."""
+        return self.refusal or self._behind.trouble()
+
+    def metrics(self) -> Mapping[str, float]:
+        return {**self._figures, **self._behind.figures(), "store_failing": int(self.trouble() is not None)}
+
+    def _failed(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
+        """Counts an error, logs one of its kind now and then, and gives the client's code."""
+        kind = type(error).__name__
+        self._figures[f'store_errors_total{{error="{kind}"}}'] += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._said.get(kind, -_LOG_EVERY) >= _LOG_EVERY:
+            self._said[kind] = now
+            _log.warning("the store could not do what a client asked", extra={"error": str(error), "kind": kind})
+        return code_of(error)
+
+
+def _change(expected: int | None, offset: int, epoch: int, metadata: str) -> Change:
+    after = OffsetAndMetadata(offset, metadata, None if epoch < 0 else epoch)
+    if expected is None:
+        return Change(after, None, True)
+    held: Offset = ABSENT if expected == NOTHING else Committed(expected)
+    return Change(None if offset == NOTHING else after, held, True)
+
+
+async def _at_once(answer: Any) -> Any:
+    return answer

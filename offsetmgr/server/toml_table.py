@@ -1,0 +1,77 @@
+"""Reading the listener's TOML files (credentials, rules) so that an error names the file, the line and the field."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from offsetmgr.core.errors import ConfigError
+
+_MEND: Final = "correct the file, and start again"
+_LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+class Table:
+    """One table of a file, and where it stands. Errors name no values: they may be secrets."""
+
+    def __init__(self, file: str, place: str, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self.place = place
+        self.values = values
+
+    def error(self, why: str, field: str = "") -> ConfigError:
+        """``why`` the field, or the table, cannot be used."""
+        where = f"{self.place}.{field}" if self.place and field else self.place or field
+        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _MEND)
+
+    def only(self, known: Collection[str]) -> None:
+        """Raises `ConfigError` for a field that is not known: a slip of the pen must not open or lock anything."""
+        for name in self.values:
+            if name not in known:
+                raise self.error(f"unknown field; known are {', '.join(known)}", name)
+
+    def text(self, field: str) -> str:
+        value = self.values.get(field)
+        if not isinstance(value, str) or not value:
+            raise self.error("must be a string that is not empty", field)
+        return value
+
+    def texts(self, field: str) -> list[str]:
+        """A list of strings; empty where the field is not there."""
+        value = self.values.get(field, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise self.error("must be a list of strings, none of them empty", field)
+        return value
+
+    def table(self, field: str) -> Table:
+        value = self.values.get(field, {})
+        if not isinstance(value, dict):
+            raise self.error("must be a table", field)
+        return Table(self.file, f"{self.place}.{field}" if self.place else field, value)
+
+    def tables(self, field: str) -> list[Table]:
+        """An array of tables, as ``[[field]]`` makes it."""
+        value = self.values.get(field, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(f"must be written as [[{field}]]", field)
+        return [Table(self.file, f"{field} {number}", item) for number, item in enumerate(value, 1)]
+
+
+def load(path: Path | str) -> Table:
+    """Raises `ConfigError` where the file cannot be read or is not TOML."""
+    name = str(path)
+    try:
+        return Table(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        hint = "name a file that this user may read"
+        raise ConfigError(name, f"cannot be read: {error.strerror}", hint) from None
+    except UnicodeDecodeError:
+        raise ConfigError(name, "is not UTF-8", "save it as UTF-8 text in TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        text = str(error)
+        line = _LINE.search(text)
+        where = f"{name}, line {line[1]}" if line else name
+        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}", _MEND) from None

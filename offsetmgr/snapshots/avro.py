@@ -1,0 +1,353 @@
+"""offsetmgr's own snapshot: an Avro object container file that loses nothing.
+
+The header is in the file's metadata (keys ``offsetmgr.*``); each record is a group; the last record has ``end`` set:
+how many groups and offsets came before it and the CRC-32 of all bytes before its block, so that a file that was cut
+off or damaged is told from a whole one (raw deflate has no checksum of its own).  Any Avro reader can read the
+records; ``schemas/snapshot.avsc`` is the schema.  Errors are recorded with their class, so that what was unreadable
+when the snapshot was taken is unreadable in it, and never absent (rule 1).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, Final
+
+import fastavro
+from fastavro.write import Writer
+
+from offsetmgr.core import errors as error_classes
+from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion, UnsupportedOperation, UsageError
+from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end, errors_field
+from offsetmgr.snapshots.base import (
+    FORMAT_VERSION,
+    BadLines,
+    Carries,
+    GroupEntry,
+    GroupLike,
+    Lost,
+    SnapshotHeader,
+    WriteReport,
+    refuse_unreadable,
+)
+
+MAGIC: Final = b"Obj\x01"
+_META: Final = "offsetmgr."
+
+_PARTITION: Final = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "Group",
+    "namespace": "offsetmgr.snapshot",
+    "doc": "A consumer group's committed offsets; the last record of a file holds only `end`.",
+    "fields": [
+        {"name": "group", "type": "string"},
+        {
+            "name": "offsets",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Offset",
+                    "fields": [
+                        *_PARTITION,
+                        {"name": "offset", "type": "long", "doc": "the next offset that the group will consume"},
+                        {"name": "metadata", "type": "string"},
+                        {"name": "leader_epoch", "type": ["null", "int"]},
+                        {"name": "commit_timestamp", "type": ["null", "long"], "doc": "ms since 1970"},
+                    ],
+                },
+            },
+        },
+        {
+            "name": "errors",
+            "doc": "what could not be read; topic null: the whole group",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Error",
+                    "fields": [
+                        {"name": "topic", "type": ["null", "string"]},
+                        {"name": "partition", "type": ["null", "int"]},
+                        {"name": "kind", "type": "string", "doc": "class name of offsetmgr.errors"},
+                        {"name": "what", "type": "string"},
+                        {"name": "why", "type": "string"},
+                        {"name": "hint", "type": "string"},
+                    ],
+                },
+            },
+        },
+        {
+            "name": "end",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "End",
+                    "fields": [
+                        {"name": "groups", "type": "long"},
+                        {"name": "offsets", "type": "long"},
+                        {"name": "crc32", "type": "long", "doc": "of all bytes of the file before this block"},
+                    ],
+                },
+            ],
+        },
+    ],
+}
+_PARSED: Final = fastavro.parse_schema(SCHEMA)
+_NAMES_ONLY: Final = fastavro.parse_schema(
+    {**SCHEMA, "fields": [f for f in SCHEMA["fields"] if f["name"] in ("group", "end")]}
+)
+
+
+class AvroFormat:
+    """The lossless format. ``codec`` and ``sync_marker`` are for making files that are the same byte for byte."""
+
+    name = "avro"
+    carries: Carries = Carries(
+        metadata=True, leader_epoch=True, commit_timestamp=True, header=True, errors=True, broker_partitions=True
+    )
+    what_is_lost = ""
+
+    def __init__(self, group: str | None = None, *, codec: str = "deflate", sync_marker: bytes = b"") -> None:
+        if group is not None:
+            raise UsageError(
+                "format avro", "its records name their groups themselves", "leave out --group (in a URI: group=)"
+            )
+        self._codec = codec
+        self._sync_marker = sync_marker
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+    ) -> WriteReport:
+        lost = Lost(self.carries, header)
+        checked = _Checksum(stream)
+        writer = Writer(
+            checked,  # type: ignore[arg-type]
+            _PARSED,
+            codec=self._codec,
+            metadata=_to_metadata(header),
+            sync_marker=self._sync_marker,
+            compression_level=1 if self._codec == "deflate" else None,
+        )
+        encoder, blocks = RecordEncoder(), RecordBlocks(writer)
+        for group in groups:
+            refuse_unreadable(group, self.carries, keep_errors)
+            lost.count(group)
+            try:
+                blocks.add(encoder.group(group.group, group.offsets, errors_field(_all_errors(group))) + NO_END)
+            except (UnicodeEncodeError, OverflowError, ValueError) as error:
+                raise UnsupportedOperation(f"group {group.group!r}", f"Avro cannot carry it: {error}") from error
+        blocks.flush()
+        blocks.add(encoder.group("", {}) + end(lost.groups, lost.offsets, checked.crc32))
+        blocks.flush()
+        return lost.report()
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:
+        return AvroReader(stream, self, what)
+
+
+class AvroReader:
+    """A checked Avro snapshot; the index holds the block of each group."""
+
+    def __init__(self, stream: BinaryIO, form: AvroFormat, what: str) -> None:
+        self.format = form
+        self._stream = stream
+        self._what = what
+        self._block_of: dict[str, int] = {}
+        self._blocks: array[int] = array("q")
+        """Where each block begins, and where the last one ends."""
+        self.header: SnapshotHeader = self._index()
+        self._head = self._bytes(0, self._blocks[0])
+        self._last_block = -1
+        self._last_records: dict[str, dict[str, Any]] = {}
+        """The block decoded last: whoever asks for one group after another usually stays in it for a while."""
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._block_of)
+
+    def read(self) -> Iterator[GroupEntry]:
+        for block in range(len(self._blocks) - 2):  # the last one holds the end alone
+            yield from map(self._entry, self._decode(block))
+
+    def find(self, group: str) -> GroupEntry | None:
+        block = self._block_of.get(group)
+        if block is None:
+            return None
+        if block != self._last_block:
+            self._last_records = {record["group"]: record for record in self._decode(block)}
+            self._last_block = block
+        return self._entry(self._last_records[group])
+
+    def _decode(self, block: int) -> Iterator[dict[str, Any]]:
+        # fastavro reads whole files only, so one block is made to look like one
+        data = self._bytes(self._blocks[block], self._blocks[block + 1])
+        yield from fastavro.reader(io.BytesIO(self._head + data))  # type: ignore[misc]
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        self._stream.seek(start)
+        return self._stream.read(end - start)
+
+    def _entry(self, record: dict[str, Any]) -> GroupEntry:
+        new = tuple.__new__  # skips the argument handling of named tuples
+        offsets = {
+            new(TopicPartition, (o["topic"], o["partition"])): new(
+                Committed, (o["offset"], o["metadata"], o["leader_epoch"], o["commit_timestamp"], None)
+            )
+            for o in record["offsets"]
+        }
+        if len(offsets) != len(record["offsets"]) or any(c[0] < 0 for c in offsets.values()):
+            why = f"group {record['group']!r} holds a partition twice, or a negative offset"
+            raise MalformedData(self._what, why, "take the snapshot again")
+        if any(tp[1] < 0 for tp in offsets):
+            offsets = {TopicPartition(topic, BrokerPartition.of(p)): found for (topic, p), found in offsets.items()}
+        if not record["errors"]:
+            return GroupEntry(record["group"], offsets)
+        return GroupEntry(record["group"], offsets, *_errors(record["errors"]))
+
+    # --- the first pass ---------------------------------------------------------------------------
+
+    def _index(self) -> SnapshotHeader:
+        self._stream.seek(0)
+        if self._stream.read(len(MAGIC)) != MAGIC:
+            raise MalformedData(self._what, "not an Avro file", "name its format with --as csv|zk|json|spark")
+        self._stream.seek(0)
+        try:
+            file = fastavro.block_reader(self._stream, reader_schema=_NAMES_ONLY)
+            header = _from_metadata(file.metadata, self._what)
+            end = self._read_names(file)
+        except OffsetMgrError:
+            raise
+        except Exception as error:  # fastavro lets whatever its decoders meet come through
+            raise MalformedData(self._what, f"broken Avro: {type(error).__name__}: {error}".rstrip(": ")) from error
+        if end is None:
+            raise MalformedData(self._what, "it ends too early: the record that closes a snapshot is missing")
+        if end["groups"] != len(self._block_of) or end["crc32"] != self._checksum(self._blocks[-2]):
+            raise MalformedData(self._what, "damaged: its checksum does not hold")
+        return header
+
+    def _read_names(self, file: Any) -> Mapping[str, int] | None:
+        bad = BadLines(self._what, "record")
+        numbers: dict[str, int] = {}
+        number = 0
+        end: Mapping[str, int] | None = None
+        for block in file:
+            self._blocks.append(block.offset)
+            for record in block:
+                number += 1
+                if end is not None:
+                    bad.add(number, record["group"], "a record after the closing one")
+                elif record["end"] is not None:
+                    end = record["end"]
+                elif (before := numbers.setdefault(record["group"], number)) != number:
+                    bad.add(number, record["group"], f"the same group as record {before}")
+                else:
+                    self._block_of[record["group"]] = len(self._blocks) - 1
+            last = block.offset + block.size
+        bad.raise_if_any()
+        if end is not None:
+            self._blocks.append(last)
+        return end
+
+    def _checksum(self, length: int) -> int:
+        self._stream.seek(0)
+        crc = 0
+        while length > 0 and (data := self._stream.read(min(length, 1 << 20))):
+            crc = zlib.crc32(data, crc)
+            length -= len(data)
+        return crc
+
+
+class _Checksum:
+    """A stream that hands on what is written, and keeps its CRC-32."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> int:
+        self.crc32 = zlib.crc32(data, self.crc32)
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def seekable(self) -> bool:
+        """False: fastavro would look whether to append to what is there, and snapshots are written whole."""
+        return False
+
+
+def _all_errors(group: GroupLike) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:
+    if group.error is not None:
+        yield None, group.error
+    yield from sorted(group.errors.items())
+
+
+def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, OffsetMgrError], OffsetMgrError | None]:
+    """Recorded errors as errors again; a class that we do not know (any more) becomes their common base."""
+    partitions: dict[TopicPartition, OffsetMgrError] = {}
+    whole: OffsetMgrError | None = None
+    for e in recorded:
+        kind = getattr(error_classes, e["kind"], OffsetMgrError)
+        if not (isinstance(kind, type) and issubclass(kind, OffsetMgrError)) or kind is error_classes.PartialFailure:
+            kind = OffsetMgrError
+        error = kind(e["what"], e["why"], e["hint"])
+        if e["topic"] is None:
+            whole = error
+        else:
+            partitions[TopicPartition(e["topic"], BrokerPartition.of(e["partition"]))] = error
+    return partitions, whole
+
+
+def _to_metadata(header: SnapshotHeader) -> dict[str, str]:
+    values = {
+        "version": str(header.format_version),
+        "snapshot_id": header.snapshot_id,
+        "taken_at": str(header.taken_at),
+        "source_uri": header.source_uri,
+        "source_kind": header.source_kind,
+        "tool_version": header.tool_version,
+    }
+    if header.cluster_id is not None:
+        values["cluster_id"] = header.cluster_id
+    if header.log_cluster_id is not None:
+        values["log_cluster_id"] = header.log_cluster_id
+    if header.log_brokers:
+        values["log_brokers"] = json.dumps(header.log_brokers)
+    if header.topic_ids:
+        values["topic_ids"] = json.dumps(dict(header.topic_ids), separators=(",", ":"))
+    return {_META + key: value for key, value in values.items()}
+
+
+def _from_metadata(metadata: Mapping[str, Any], what: str) -> SnapshotHeader:
+    values = {
+        key.removeprefix(_META): value if isinstance(value, str) else value.decode("utf-8")
+        for key, value in metadata.items()
+        if key.startswith(_META)
+    }
+    version = values.get("version")
+    if version is None:
+        raise MalformedData(what, "an Avro file, but no snapshot of offsetmgr: its header is missing")
+    if version != str(FORMAT_VERSION):
+        raise UnknownVersion(
+            what, f"snapshot format version {version} is not known (known: {FORMAT_VERSION})", "use a newer offsetmgr"
+        )
+    try:
+        return SnapshotHeader(
+            values["snapshot_id"],
+            int(values["taken_at"]),
+            values.get("source_uri", ""),
+            values.get("source_kind", ""),
+            values.get("cluster_id"),
+            values.get("tool_version", ""),
+            log_cluster_id=values.get("log_cluster_id"),
+            log_brokers=tuple(json.loads(values.get("log_brokers", "[]"))),
+            topic_ids=json.loads(values.get("topic_ids", "{}")),
+        )
+    except (KeyError, ValueError) as error:
+        raise MalformedData(what, f"its header is broken: {error}") from error

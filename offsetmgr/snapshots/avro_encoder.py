@@ -1,0 +1,193 @@
+"""Records of Avro snapshots as bytes: the encoding that fastavro would give, in a third of its time.
+
+A snapshot has a record for each group and some fields for each partition, so what a field costs decides what an export
+and the before-images of an import cost.  fastavro looks at the schema for every field; here the one schema is spelled
+out, and what partitions share is encoded once.  The file around the records is fastavro's.
+Source: "Binary encoding" and "Object container files" of Avro's specification 1.11.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from operator import add
+from typing import Any, Final
+
+from fastavro.write import Writer
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Committed, TopicPartition
+
+BLOCK_BYTES: Final = 64_000
+"""Records are gathered into blocks of about this size before they are deflated; one block is decoded at a time."""
+
+NO_END: Final = b"\0"
+"""The field ``end`` of every record but the last."""
+
+_KEPT: Final = 100_000
+
+
+def long(number: int) -> bytes:
+    """A long (or an int: they look the same). Raises `OverflowError` beyond 64 bits."""
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{number} does not fit 64 bits")
+    return _unsigned(number << 1 if number >= 0 else ~(number << 1))
+
+
+def _unsigned(z: int) -> bytes:
+    if z < 0x80:
+        return bytes((z,))
+    if z < 0x4000:
+        return bytes((z & 0x7F | 0x80, z >> 7))
+    if z < 0x20_0000:
+        return bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14))
+    if z < 0x1000_0000:
+        return bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14 & 0x7F | 0x80, z >> 21))
+    out = bytearray()
+    while z > 0x7F:
+        out.append(z & 0x7F | 0x80)
+        z >>= 7
+    out.append(z)
+    return bytes(out)
+
+
+def _two_of_more(z: int) -> bytes:
+    """14 bits that more bits follow."""
+    return bytes((z & 0x7F | 0x80, z >> 7 | 0x80))
+
+
+def string(text: str) -> bytes:
+    """Raises `UnicodeEncodeError`."""
+    raw = text.encode()
+    return long(len(raw)) + raw
+
+
+def end(groups: int, offsets: int, crc32: int) -> bytes:
+    """The field ``end`` of the last record."""
+    return b"\x02" + long(groups) + long(offsets) + long(crc32)
+
+
+class RecordEncoder:
+    """Encodes records of one file; remembers what comes again and again."""
+
+    def __init__(self) -> None:
+        self._partitions = _Remembered(_partition)
+        self._timestamps = _Remembered(_timestamp)
+        self._low = _Remembered(_two_of_more)
+        self._rest = _Remembered(_unsigned)
+
+    def group(self, group: str, offsets: Mapping[TopicPartition, Committed], errors: bytes = b"\0") -> bytes:
+        """The fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
+        partitions = sorted(offsets)
+        return self.columns(group, partitions, list(map(offsets.__getitem__, partitions)), errors)
+
+    def columns(
+        self, group: str, partitions: Sequence[TopicPartition], committed: Sequence[Committed], errors: bytes = b"\0"
+    ) -> bytes:
+        """As `group`, of partitions (in their order) and what is committed of each."""
+        return b"".join((string(group), self._offsets(partitions, committed), errors))
+
+    def left(self, partitions: Sequence[TopicPartition], left: Sequence[int | None]) -> bytes:
+        """The field ``left`` of before-images: what an edit leaves in each of the partitions. Raises as `group`."""
+        if not partitions:
+            return b"\0"
+        known = map(self._partitions.__getitem__, partitions)
+        if None in left:
+            values = (b"\0" if offset is None else b"\x02" + long(offset) for offset in left)
+            items = chain.from_iterable(zip(known, values, strict=True))
+        else:
+            items = chain.from_iterable(zip(known, repeat(b"\x02"), self._longs(left), strict=False))  # type: ignore[arg-type]
+        return b"".join((long(len(partitions)), *items, b"\0"))
+
+    def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
+        """All of them column by column, because that needs no step of Python's for a field that is the usual one."""
+        if not partitions:
+            return b"\0"
+        offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
+        items = zip(
+            map(self._partitions.__getitem__, partitions),
+            self._longs(offsets),
+            map(string, metadata) if any(metadata) else repeat(b"\0"),
+            map(_epoch, epochs) if epochs.count(None) < len(epochs) else repeat(b"\0"),
+            map(self._timestamps.__getitem__, timestamps),
+            strict=False,
+        )
+        return b"".join((long(len(partitions)), *chain.from_iterable(items), b"\0"))
+
+    def _longs(self, numbers: Sequence[int]) -> list[bytes]:
+        """`long` of each: made of its two lowest bytes and of the rest, of which there are not many different ones."""
+        if min(numbers) < 0 or max(numbers) >= 2**62:
+            return list(map(long, numbers))
+        low, rest = self._low, self._rest
+        return [rest[z] if z < 0x4000 else low[z & 0x3FFF] + rest[z >> 14] for z in map(add, numbers, numbers)]
+
+
+class _Remembered(dict[Any, bytes]):
+    """Encodings of values that come again and again, by value."""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        self._encode = encode
+
+    def __missing__(self, value: Any) -> bytes:
+        if len(self) >= _KEPT:
+            self.clear()
+        encoded = self[value] = self._encode(value)
+        return encoded
+
+
+def _partition(tp: TopicPartition) -> bytes:
+    return string(tp.topic) + _int(tp.partition)
+
+
+def _epoch(epoch: int | None) -> bytes:
+    return b"\0" if epoch is None else b"\x02" + _int(epoch)
+
+
+def _timestamp(timestamp: int | None) -> bytes:
+    return b"\0" if timestamp is None else b"\x02" + long(timestamp)
+
+
+def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:
+    """The field ``errors``; no partition stands for the whole group."""
+    items = [
+        (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + _int(tp.partition))
+        + b"".join(map(string, (type(error).__name__, error.what, error.why, error.hint)))
+        for tp, error in errors
+    ]
+    return long(len(items)) + b"".join(items) + b"\0" if items else b"\0"
+
+
+class RecordBlocks:
+    """Records on their way into a file, gathered into blocks."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._records: list[bytes] = []
+        self._size = 0
+
+    def add(self, record: bytes) -> None:
+        self._records.append(record)
+        self._size += len(record)
+        if self._size >= BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._records:
+            self._writer.write_block(_Block(self._records))
+            self._records, self._size = [], 0
+        self._writer.flush()
+
+
+class _Block:
+    """What `Writer.write_block` looks at in one of fastavro's blocks."""
+
+    def __init__(self, records: list[bytes]) -> None:
+        self.num_records = len(records)
+        self.bytes_ = io.BytesIO(b"".join(records))
+
+
+def _int(number: int) -> bytes:
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError(f"{number} does not fit 32 bits")
+    return long(number)

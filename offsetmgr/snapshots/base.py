@@ -1,0 +1,284 @@
+"""What every snapshot format is: a writer that streams groups out, and a reader that finds them again.
+
+Here belong the header, the interface, and the errors' wording; no format's own syntax.
+
+Ordering contract of reading: `Format.open` reads the whole stream once and checks it before it answers, so that a
+broken file is an error before the first group is used, never after half of an import.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, NoReturn, Protocol
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.plurals import count_of
+
+FORMAT_VERSION: Final = 1
+MAX_OFFSET: Final = 2**63 - 1
+MAX_PARTITION: Final = 2**31 - 1
+MAX_BAD_LINES: Final = 20
+"""How many bad lines one error names; reading stops after that many."""
+SHOWN: Final = 80
+"""How many characters of a bad line an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHeader:
+    """Where a snapshot comes from. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``,
+    ``zookeeper``, ``file``...; ``cluster_id`` is the id of the store that was read, None where it has none."""
+
+    snapshot_id: str
+    taken_at: int
+    source_uri: str = ""
+    source_kind: str = ""
+    cluster_id: str | None = None
+    tool_version: str = ""
+    format_version: int = FORMAT_VERSION
+    log_cluster_id: str | None = None
+    """Id of the Kafka cluster whose logs the offsets point into; None where the source did not name it."""
+    log_brokers: tuple[str, ...] = ()
+    """Addresses (``host:port``) of that cluster's brokers, where the source names no id."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Ids that the source's topics had when the snapshot was taken, as far as it named them."""
+
+    @classmethod
+    def new(
+        cls,
+        source_uri: str = "",
+        source_kind: str = "",
+        cluster_id: str | None = None,
+        tool_version: str = "",
+        clock: Clock | None = None,
+    ) -> SnapshotHeader:
+        """A header for a snapshot taken now, under a new random id."""
+        now = (clock or SystemClock()).now_ms()
+        return cls(str(uuid.uuid4()), now, source_uri, source_kind, cluster_id, tool_version)
+
+
+class GroupLike(Protocol):
+    """A group to be written; `offsetmgr.core.offset_store.GroupOffsets` and `GroupEntry` are such."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def offsets(self) -> Mapping[TopicPartition, Committed]: ...
+    @property
+    def errors(self) -> Mapping[TopicPartition, OffsetMgrError]: ...
+    @property
+    def error(self) -> OffsetMgrError | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A group as a snapshot holds it. ``errors`` are the partitions (``error``: the whole group) that could not be
+    read when the snapshot was taken; only formats that can carry them have any."""
+
+    group: str
+    offsets: Mapping[TopicPartition, Committed]
+    errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
+    error: OffsetMgrError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Carries:
+    """Which parts of a commit a format can hold, beside group, topic, partition and offset."""
+
+    metadata: bool
+    leader_epoch: bool
+    commit_timestamp: bool
+    header: bool
+    errors: bool
+    broker_partitions: bool = False
+    """Partitions of Kafka 0.7, whose offsets are byte positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What a writer wrote: ``lost`` says in words, with counts, what was there and could not be carried."""
+
+    groups: int
+    offsets: int
+    errors: int = 0
+    lost: tuple[str, ...] = ()
+
+
+class SnapshotReader(Protocol):
+    """An open, checked snapshot. Memory grows with the number of its groups, never with its offsets."""
+
+    @property
+    def header(self) -> SnapshotHeader | None:
+        """None where the format carries no header."""
+        ...
+
+    @property
+    def format(self) -> Format:
+        """The form that the file has, to write it back in the same."""
+        ...
+
+    def groups(self) -> Iterator[str]:
+        """Ids of all groups, in the file's order."""
+        ...
+
+    def read(self) -> Iterator[GroupEntry]:
+        """All groups, in the file's order, one at a time."""
+        ...
+
+    def find(self, group: str) -> GroupEntry | None:
+        """One group; None where the file does not have it."""
+        ...
+
+
+class Format(Protocol):
+    """A file format for snapshots."""
+
+    @property
+    def name(self) -> str:
+        """As in ``?format=NAME``."""
+        ...
+
+    @property
+    def carries(self) -> Carries: ...
+
+    @property
+    def what_is_lost(self) -> str:
+        """What this format can never carry, in words; empty where it carries everything."""
+        ...
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+    ) -> WriteReport:
+        """Writes groups as they come; never holds more than a few of them.
+
+        Raises `UnsupportedOperation` for a name that the format cannot carry, and the group's own error (or
+        `PartialFailure`'s cause) for what could not be read, unless ``keep_errors`` and the format can record it.
+        """
+        ...
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SnapshotReader:
+        """Checks a seekable stream and makes it readable. ``what`` names it in errors.
+
+        Raises `MalformedData` naming the bad lines, `UnknownVersion`.
+        """
+        ...
+
+
+class Lost:
+    """Counts what a writer leaves out, so that it can be said afterwards."""
+
+    def __init__(self, carries: Carries, header: SnapshotHeader) -> None:
+        self._carries = carries
+        self._source = header.source_uri
+        self.groups = 0
+        self.offsets = 0
+        self.errors = 0
+        self._metadata = 0
+        self._epochs = 0
+        self._timestamps = 0
+
+    def count(self, group: GroupLike) -> None:
+        self.groups += 1
+        self.offsets += len(group.offsets)
+        self.errors += len(group.errors) + (group.error is not None)
+        for _, metadata, epoch, timestamp, _ in group.offsets.values():
+            if metadata:
+                self._metadata += 1
+            if epoch is not None:
+                self._epochs += 1
+            if timestamp is not None:
+                self._timestamps += 1
+
+    def report(self) -> WriteReport:
+        lost = [
+            f"{what} of {count_of(count, 'offset')}"
+            for what, count, carried in (
+                ("metadata", self._metadata, self._carries.metadata),
+                ("leader epoch", self._epochs, self._carries.leader_epoch),
+                ("commit timestamp", self._timestamps, self._carries.commit_timestamp),
+            )
+            if count and not carried
+        ]
+        if not self._carries.header:
+            lost.append("snapshot id, time and source" + (f" ({self._source})" if self._source else ""))
+        return WriteReport(self.groups, self.offsets, self.errors, tuple(lost))
+
+
+def refuse_unreadable(group: GroupLike, carries: Carries, keep_errors: bool) -> None:
+    """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (rule 1); and
+    `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for offsets."""
+    if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
+        raise UnsupportedOperation(
+            "snapshot not written",
+            f"group {group.group} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
+            "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
+        )
+    first = group.error or next((error for _, error in sorted(group.errors.items())), None)
+    if first is None or (keep_errors and carries.errors):
+        return
+    which = (
+        f"group {group.group}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.group}"
+    )
+    hint = (
+        "keep the errors in the snapshot, or leave the group out"
+        if carries.errors
+        else "leave the group out, or write Avro, which can record what was unreadable"
+    )
+    raise UnsupportedOperation("snapshot not written", f"{which} could not be read: {first}", hint) from first
+
+
+def control_character(text: str) -> bool:
+    """Whether a name holds characters below space, or DEL: no format of lines can carry them."""
+    return any(c < " " or c == "\x7f" for c in text)
+
+
+class BadLine(Exception):
+    """Why one line is not what it should be; caught by the reader, which knows the line's number."""
+
+
+class BadLines:
+    """Collects the bad lines of one file, and raises them together."""
+
+    def __init__(self, what: str, unit: str = "line") -> None:
+        self._what = what
+        self._unit = unit
+        self._bad: dict[int, str] = {}
+
+    def add(self, number: int, content: bytes | str, why: str) -> None:
+        """Notes a bad line, with the first reason given for it; raises once there are `MAX_BAD_LINES`."""
+        self._bad.setdefault(number, f"{self._unit} {number}: {why} in {shown(content)}")
+        if len(self._bad) >= MAX_BAD_LINES:
+            self._raise(" (and possibly more)")
+
+    def raise_if_any(self) -> None:
+        if self._bad:
+            self._raise("")
+
+    def _raise(self, more: str) -> NoReturn:
+        raise MalformedData(
+            self._what,
+            "; ".join(self._bad[n] for n in sorted(self._bad)) + more,
+            f"mend or remove {'it' if len(self._bad) == 1 else 'them'}",
+        )
+
+
+def shown(content: bytes | str) -> str:
+    """A line as an error shows it: quoted, cut, nothing in it that could disturb a terminal."""
+    text = content[: 4 * SHOWN].decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
+    text = text.rstrip("\r\n")
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
+
+
+def number(text: str, limit: int, name: str) -> int:
+    """A number of digits only, from 0 to ``limit``; raises `BadLine`."""
+    if not (text.isascii() and text.isdigit()):
+        if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
+            raise BadLine(f"negative {name}")
+        raise BadLine(f"{name} is not a number" if text else f"empty {name}")
+    # int() of very long texts is refused by Python itself, with another error
+    if len(text) > 40 or int(text) > limit:
+        raise BadLine(f"{name} is larger than {limit}")
+    return int(text)

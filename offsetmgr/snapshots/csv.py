@@ -1,0 +1,127 @@
+"""The CSV of kafka-consumer-groups: ``group,topic,partition,offset``, or ``topic,partition,offset`` for one group.
+
+As the Kafka tool has it (org.apache.kafka.tools.consumer.group.CsvUtils): no title line, values quoted where they
+must be, an empty line at the end.  Read as well: a title line, values quoted without need, empty lines anywhere.
+Which of the two forms a file has is decided by its first line; a line of the other form is a bad line.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from typing import BinaryIO, Final
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.snapshots.base import (
+    MAX_OFFSET,
+    MAX_PARTITION,
+    BadLine,
+    Carries,
+    GroupLike,
+    Lost,
+    SnapshotHeader,
+    WriteReport,
+    number,
+    refuse_unreadable,
+)
+from offsetmgr.snapshots.line_formats import BYTE_ORDER_MARK, LINES_CARRY, LONGEST_LINE, LineReader, NameCheck
+
+_NAME = rb"([ !#-+\--~]+)"
+_NUMBERS = rb",(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,17})\r?\n?"
+_WITH_GROUP: Final = re.compile(rb'(")?' + _NAME + rb'(?(1)"),(")?' + _NAME + rb'(?(3)")' + _NUMBERS)
+_WITHOUT_GROUP: Final = re.compile(rb'()()(")?' + _NAME + rb'(?(3)")' + _NUMBERS)
+_TITLES: Final = ("group", "topic", "partition", "offset")
+
+
+class CsvFormat:
+    """``group`` given: the form without a group column, for that group; else the form with one."""
+
+    name = "csv"
+    carries: Carries = LINES_CARRY
+    what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+
+    def __init__(self, group: str | None = None) -> None:
+        self._group = group
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+    ) -> WriteReport:
+        lost = Lost(self.carries, header)
+        names = NameCheck("CSV")
+        for group in groups:
+            refuse_unreadable(group, self.carries, keep_errors)
+            prefix = self._prefix(group.group, names)
+            topics = names.topics(group.offsets, _quoted)
+            lost.count(group)
+            lines = [f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())]
+            stream.write("".join(lines).encode("utf-8"))
+        stream.write(b"\n")
+        return lost.report()
+
+    def _prefix(self, group: str, names: NameCheck) -> str:
+        if self._group is None:
+            return _quoted(names.good("group", group)) + ","
+        if group != self._group:
+            raise UsageError(
+                f"group {group}",
+                f"a CSV of group {self._group} alone has no column for groups",
+                "leave out --group (in a URI: group=)",
+            )
+        return ""
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
+        columns = _columns(stream)
+        if columns == 3 and self._group is None:
+            raise UsageError(what, "its lines name no group", "name it with --group (in a URI: group=)")
+        if columns == 4 and self._group is not None:
+            raise UsageError(what, "its lines name their groups themselves", "leave out --group (in a URI: group=)")
+        return LineReader(stream, _Syntax(self._group), self, what=what, only_group=self._group)
+
+
+class _Syntax:
+    def __init__(self, group: str | None) -> None:
+        self._group = group
+        self._columns = _TITLES if group is None else _TITLES[1:]
+        self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
+
+    def is_header(self, line: str) -> bool:
+        return tuple(value.lower() for value in _split(line)) == self._columns
+
+    def parse(self, line: str) -> tuple[str, str, int, int]:
+        values = _split(line)
+        if len(values) != len(self._columns):
+            raise BadLine(f"{len(values)} values where there are {len(self._columns)} ({','.join(self._columns)})")
+        *names, partition, offset = values
+        for column, value in zip(self._columns, names, strict=False):
+            if not value:
+                raise BadLine(f"empty {column}")
+        group = "" if self._group is not None else names[0]
+        return group, names[-1], number(partition, MAX_PARTITION, "partition"), number(offset, MAX_OFFSET, "offset")
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        why = str(error)
+        raise BadLine("a quote that never closes" if "end of data" in why else why) from None
+
+
+def _quoted(name: str) -> str:
+    # a leading U+FEFF would be taken for a byte order mark at the file's beginning
+    if '"' in name or "," in name or name.startswith("\ufeff"):
+        return '"' + name.replace('"', '""') + '"'
+    return name
+
+
+def _columns(stream: BinaryIO) -> int | None:
+    """How many values the first line has that is not empty; None where there is none, or where it is broken."""
+    stream.seek(0)
+    while line := stream.readline(LONGEST_LINE):
+        if text := line.removeprefix(BYTE_ORDER_MARK).strip():
+            try:
+                return len(_split(text.decode("utf-8", "replace")))
+            except BadLine:
+                return None
+    return None

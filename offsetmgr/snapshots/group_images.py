@@ -1,0 +1,126 @@
+"""Before-images: an Avro snapshot of what an edit found, that also says what it left.
+
+Every reader of snapshots can read it: it is `offsetmgr.snapshots.avro`'s file with one more field, ``left``.  A
+partition in ``left`` that is not in ``offsets`` had no commit before the edit, so taking the edit back deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import fastavro
+from fastavro.write import Writer
+
+from offsetmgr.core.errors import MalformedData, OffsetMgrError
+from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, _Checksum, _to_metadata
+from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end
+from offsetmgr.snapshots.base import SnapshotHeader
+
+IMAGES_SCHEMA: Final[dict[str, Any]] = {
+    **SCHEMA,
+    "fields": [
+        *SCHEMA["fields"],
+        {
+            "name": "left",
+            "doc": "what the edit was to leave in each partition that it changed; null: no commit",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Left",
+                    "fields": [
+                        {"name": "topic", "type": "string"},
+                        {"name": "partition", "type": "int"},
+                        {"name": "offset", "type": ["null", "long"]},
+                    ],
+                },
+            },
+        },
+    ],
+}
+_PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupImages:
+    """One group's before-images. ``before`` holds what was committed; every changed partition is in ``left``, with
+    the offset that the edit was to leave (None: it deletes)."""
+
+    group: str
+    before: Mapping[TopicPartition, Committed]
+    left: Mapping[TopicPartition, int | None]
+
+
+ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
+"""A partition that an edit changes: what it finds there, what it is to leave (None: it deletes), and what else."""
+
+
+def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tuple[str, Sequence[ImageRow]]]) -> int:
+    """Writes before-images as they come (a group with its rows, sorted by partition), and gives their number."""
+    checked = _Checksum(stream)
+    writer = Writer(
+        checked,  # type: ignore[arg-type]
+        _PARSED,
+        codec="deflate",
+        metadata=_to_metadata(header),
+        compression_level=1,
+    )
+    encoder, blocks = RecordEncoder(), RecordBlocks(writer)
+    group_count = offset_count = partitions = 0
+    for group, rows in groups:
+        changed = [row[0] for row in rows]
+        there = [row[0] for row in rows if isinstance(row[1], Committed)]
+        found = [row[1] for row in rows if isinstance(row[1], Committed)]
+        before = encoder.columns(group, there, found)
+        left = encoder.left(changed, [None if row[2] is None else row[2][0] for row in rows])
+        blocks.add(before + NO_END + left)
+        group_count += 1
+        offset_count += len(there)
+        partitions += len(rows)
+    blocks.flush()
+    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.left((), ()))
+    blocks.flush()
+    return partitions
+
+
+def is_images(stream: BinaryIO) -> bool:
+    """Whether a seekable stream holds before-images; False for anything else, also for broken files."""
+    stream.seek(0)
+    try:
+        if stream.read(len(MAGIC)) != MAGIC:
+            return False
+        stream.seek(0)
+        schema = fastavro.block_reader(stream).writer_schema
+    except Exception:  # fastavro lets whatever its decoders meet come through; reading the file will say what is wrong
+        return False
+    finally:
+        stream.seek(0)
+    return isinstance(schema, dict) and any(f["name"] == "left" for f in schema.get("fields", ()))
+
+
+def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
+    """The before-images of a whole and undamaged file, one group at a time.
+
+    Raises `MalformedData`, `UnknownVersion` before the first group.
+    """
+    checked = AvroFormat().open(stream, what=what)  # reads it all once, with its checksum
+    stream.seek(0)
+    try:
+        for record in fastavro.reader(stream):
+            if not isinstance(record, dict) or record["end"] is not None:
+                continue
+            before = {
+                TopicPartition(o["topic"], BrokerPartition.of(o["partition"])): Committed(
+                    o["offset"], o["metadata"], o["leader_epoch"], o["commit_timestamp"]
+                )
+                for o in record["offsets"]
+            }
+            left = {TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["offset"] for e in record["left"]}
+            yield GroupImages(record["group"], before, left)
+    except OffsetMgrError:
+        raise
+    except (KeyError, ValueError, EOFError, IndexError) as error:
+        raise MalformedData(what, f"broken before-images (snapshot {checked.header.snapshot_id}): {error}") from error

@@ -1,0 +1,122 @@
+"""Yelp kafka-utils' JSON: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``.
+
+Their tools write and read one group a file.  Of several groups, each gets a document in a line of its own; reading
+takes any number of documents, in one line or spread over many.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.snapshots.base import (
+    BadLines,
+    Carries,
+    GroupEntry,
+    GroupLike,
+    Lost,
+    SnapshotHeader,
+    WriteReport,
+    refuse_unreadable,
+)
+from offsetmgr.snapshots.json_stream import BadEntry, Document, check_name, documents, offsets_of
+from offsetmgr.snapshots.line_formats import LINES_CARRY, NameCheck
+
+
+class YelpFormat:
+    """One document a group."""
+
+    name = "json"
+    carries: Carries = LINES_CARRY
+    what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+
+    def __init__(self, group: str | None = None) -> None:
+        if group is not None:
+            raise UsageError(
+                "format json", "its documents name their groups themselves", "leave out --group (in a URI: group=)"
+            )
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+    ) -> WriteReport:
+        lost = Lost(self.carries, header)
+        names = NameCheck("JSON")
+        for group in groups:
+            refuse_unreadable(group, self.carries, keep_errors)
+            lost.count(group)
+            names.good("group", group.group)
+            document = {"groupid": group.group, "offsets": nested(group.offsets, names)}
+            stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
+        return lost.report()
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> YelpReader:
+        return YelpReader(stream, self, what)
+
+
+class YelpReader:
+    """A checked file of documents; the index holds two numbers a group."""
+
+    header: SnapshotHeader | None = None
+
+    def __init__(self, stream: BinaryIO, form: YelpFormat, what: str) -> None:
+        self.format = form
+        self._stream = stream
+        self._places: dict[str, array[int]] = {}
+        """Group -> start, end, line of its document."""
+        bad = BadLines(what)
+        for document in documents(stream, bad):
+            try:
+                group, _ = _read(document)
+                if group in self._places:
+                    why = f"group {group!r} came before, in line {self._places[group][2]}"
+                    raise BadEntry(document.line, why)
+                self._places[group] = array("q", (document.start, document.end, document.line))
+            except BadEntry as entry:
+                entry.note(document, bad)
+        bad.raise_if_any()
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def read(self) -> Iterator[GroupEntry]:
+        for group in self._places:
+            yield self._load(group)
+
+    def find(self, group: str) -> GroupEntry | None:
+        return self._load(group) if group in self._places else None
+
+    def _load(self, group: str) -> GroupEntry:
+        start, end, line = self._places[group]
+        self._stream.seek(start)
+        _, offsets = _read(Document(start, end, line, self._stream.read(end - start)))
+        return GroupEntry(group, {tp: Committed(offset) for tp, offset in offsets.items()})
+
+
+def is_yelp(parsed: dict[str, Any]) -> bool:
+    """Whether a document is of this form (and not Spark's, whose keys are topics that hold objects)."""
+    return isinstance(parsed.get("groupid"), str) or ("groupid" not in parsed and set(parsed) == {"offsets"})
+
+
+def nested(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dict[str, dict[str, int]]:
+    """A mapping of partitions to offsets as ``{"topic": {"partition": offset}}``."""
+    names.topics(offsets, str)
+    topics: dict[str, dict[str, int]] = {}
+    for tp, committed in sorted(offsets.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = committed.offset
+    return topics
+
+
+def _read(document: Document) -> tuple[str, dict[TopicPartition, int]]:
+    parsed = document.parse()
+    if not is_yelp(parsed):
+        raise BadEntry(document.line, 'no "groupid" with a name')
+    if unknown := sorted(set(parsed) - {"groupid", "offsets"}):
+        raise BadEntry(document.line_of((unknown[0],)), f"unknown key {unknown[0]!r}")
+    group = check_name(document, ("groupid",), "group", parsed.get("groupid"))
+    if "offsets" not in parsed:
+        raise BadEntry(document.line, 'no "offsets"')
+    return group, offsets_of(document, parsed["offsets"], ("offsets",), lowest=0)

@@ -1,0 +1,76 @@
+"""Which format: by name (``?format=``), by the file's suffix, or, for ``.json``, by what is in it."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.snapshots.base import BadLines, Format
+from offsetmgr.snapshots.csv import CsvFormat
+from offsetmgr.snapshots.json_stream import BadEntry, documents
+from offsetmgr.snapshots.kafka_utils import YelpFormat, is_yelp
+from offsetmgr.snapshots.line_formats import require_line_end
+from offsetmgr.snapshots.spark import SparkFormat
+from offsetmgr.snapshots.zk_export import ZkExportFormat
+
+if TYPE_CHECKING:
+    from offsetmgr.snapshots.base import SnapshotReader
+
+FORMATS: Final = ("avro", "csv", "zk", "json", "spark")
+
+
+def format_name(path: str, name: str | None = None) -> str:
+    """The name of the format of a path: ``name`` if given, else what its suffix says. Raises `UsageError`."""
+    wanted = name if name is not None else PurePath(path).suffix.lower().removeprefix(".")
+    if wanted in FORMATS:
+        return wanted
+    why = f"format {wanted!r} is not known" if name is not None else "its name does not tell its format"
+    raise UsageError(f"snapshot {path}", why, f"name it with --as {'|'.join(FORMATS)}, or in a URI with ?format=")
+
+
+def by_name(name: str, group: str | None = None) -> Format:
+    """The format called ``name``; ``group`` for those that do not name their group. Raises `UsageError`."""
+    match name:
+        case "avro":
+            from offsetmgr.snapshots.avro import AvroFormat
+
+            return AvroFormat(group)
+        case "csv":
+            return CsvFormat(group)
+        case "zk":
+            return ZkExportFormat(group)
+        case "json":
+            return YelpFormat(group)
+        case "spark":
+            return SparkFormat(group)
+    raise UsageError(f"format {name}", "not known", f"one of {', '.join(FORMATS)}")
+
+
+def open_snapshot(
+    stream: BinaryIO,
+    name: str,
+    group: str | None = None,
+    *,
+    what: str = "snapshot",
+    accept_unterminated: bool = False,
+) -> SnapshotReader:
+    """Opens a stream of the format called ``name``; for ``json`` tells Yelp's form from Spark's by itself.
+
+    A file of lines whose last line has no line end may have been cut inside its last number: it is refused unless
+    ``accept_unterminated``. Raises `UsageError`, `MalformedData`, `UnknownVersion`.
+    """
+    if name in ("csv", "zk") and not accept_unterminated:
+        require_line_end(stream, what)
+    if name == "json":
+        name = _which_json(stream)
+    return by_name(name, group).open(stream, what=what)
+
+
+def _which_json(stream: BinaryIO) -> str:
+    for document in documents(stream, BadLines("")):
+        try:
+            return "json" if is_yelp(document.parse()) else "spark"
+        except BadEntry:
+            break
+    return "json"

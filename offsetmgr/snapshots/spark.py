@@ -1,0 +1,135 @@
+"""Spark's JSON of one query's offsets: ``{"t": {"0": 23, "1": -2}}``, as startingOffsets and endingOffsets take it.
+
+It names no group, so the caller does.  -2 means the earliest and -1 the latest offset of the partition's log at the
+time when Spark reads it: these are no offsets, and only who knows the log can turn them into some.  Reading gives
+them as `SymbolicOffset` errors of their partitions (rule 1), unless the caller resolves them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO, Final
+
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.snapshots.base import (
+    BadLines,
+    Carries,
+    GroupEntry,
+    GroupLike,
+    Lost,
+    SnapshotHeader,
+    WriteReport,
+    refuse_unreadable,
+)
+from offsetmgr.snapshots.json_stream import BadEntry, documents, offsets_of
+from offsetmgr.snapshots.kafka_utils import nested
+from offsetmgr.snapshots.line_formats import LINES_CARRY, NameCheck
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_NAMES: Final = {EARLIEST: "earliest", LATEST: "latest"}
+
+Resolve = Callable[[TopicPartition, int], int]
+"""Gives the offset for a partition and `EARLIEST` or `LATEST`."""
+
+
+class SymbolicOffset(OffsetMgrError):
+    """An entry that says *earliest* or *latest* instead of an offset; ``position`` is `EARLIEST` or `LATEST`."""
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, position: int = LATEST) -> None:
+        super().__init__(what, why, hint)
+        self.position = position
+
+
+class SparkFormat:
+    """The offsets of exactly one group. ``group``: whose they are (needed for reading); ``resolve``: see above."""
+
+    name = "spark"
+    carries: Carries = LINES_CARRY
+    what_is_lost = "the group's name, metadata, leader epochs, commit timestamps, snapshot id, time and source"
+
+    def __init__(self, group: str | None = None, resolve: Resolve | None = None) -> None:
+        self._group = group
+        self._resolve = resolve
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+    ) -> WriteReport:
+        """Raises `UnsupportedOperation` unless there is exactly one group (or the one named to us, or none of it)."""
+        lost = Lost(self.carries, header)
+        names = NameCheck("Spark's JSON")
+        document: dict[str, dict[str, int]] = {}
+        for group in groups:
+            if lost.groups or self._group not in (None, group.group):
+                raise UnsupportedOperation(
+                    f"group {group.group}", "Spark's JSON holds exactly one group", "choose one group, or another form"
+                )
+            symbolic = {tp: e for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
+            unreadable = {tp: e for tp, e in group.errors.items() if tp not in symbolic}
+            refuse_unreadable(
+                GroupEntry(group.group, group.offsets, unreadable, group.error), self.carries, keep_errors
+            )
+            lost.count(group)
+            document = nested({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
+        if not lost.groups and self._group is None:
+            raise UnsupportedOperation(
+                "snapshot not written", "Spark's JSON holds exactly one group, and there is none"
+            )
+        stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
+        return lost.report()
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
+        if self._group is None:
+            raise UsageError(what, "Spark's JSON names no group", "name it with --group (in a URI: group=)")
+        return SparkReader(self._read(stream, what), self)
+
+    def _read(self, stream: BinaryIO, what: str) -> GroupEntry:
+        bad = BadLines(what)
+        found: dict[TopicPartition, int] = {}
+        first: int | None = None
+        for document in documents(stream, bad):
+            try:
+                if first is not None:
+                    raise BadEntry(document.line, f"a second document, the first began in line {first}")
+                first = document.line
+                found = offsets_of(document, document.parse(), (), lowest=EARLIEST)
+            except BadEntry as entry:
+                entry.note(document, bad)
+        if first is None:
+            bad.add(1, b"", "no JSON object")
+        bad.raise_if_any()
+        return self._entry(found, what)
+
+    def _entry(self, found: Mapping[TopicPartition, int], what: str) -> GroupEntry:
+        offsets: dict[TopicPartition, Committed] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
+        for tp, offset in found.items():
+            if offset >= 0:
+                offsets[tp] = Committed(offset)
+            elif self._resolve is not None:
+                offsets[tp] = Committed(self._resolve(tp, offset))
+            else:
+                why = f"{offset} means the {_NAMES[offset]} offset of the log, which is not in the file"
+                errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "put the offset itself there", position=offset)
+        return GroupEntry(self._group or "", offsets, errors)
+
+
+class SparkReader:
+    """The one group of a file; a file of no partitions holds no group."""
+
+    header: SnapshotHeader | None = None
+
+    def __init__(self, entry: GroupEntry, form: SparkFormat) -> None:
+        self.format = form
+        self._entries = {entry.group: entry} if entry.offsets or entry.errors else {}
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def read(self) -> Iterator[GroupEntry]:
+        return iter(self._entries.values())
+
+    def find(self, group: str) -> GroupEntry | None:
+        return self._entries.get(group)

@@ -1,0 +1,85 @@
+"""The lines of Kafka's old ExportZkOffsets and ImportZkOffsets: ``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
+
+ImportZkOffsets (0.10.2) stops at the first empty line and says nothing; this reader goes on.  It splits at the first
+colon as well, so names with colons are refused on writing, although they could be read back here. Kafka 0.7's tool
+wrote ``BROKER-PARTITION`` and byte positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import BinaryIO, Final
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import BrokerPartition
+from offsetmgr.snapshots.base import (
+    MAX_OFFSET,
+    MAX_PARTITION,
+    BadLine,
+    Carries,
+    GroupLike,
+    Lost,
+    SnapshotHeader,
+    WriteReport,
+    number,
+    refuse_unreadable,
+)
+from offsetmgr.snapshots.line_formats import LINES_CARRY, LineReader, NameCheck
+
+_PLAIN: Final = re.compile(
+    rb"()/consumers/([ -.0-~]+)/offsets/()([ -.0-~]+)/(0|[1-9][0-9]{0,8}):(0|[1-9][0-9]{0,17})\r?\n?"
+)
+_ANY: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]*):([^/:]*)")
+
+
+class ZkExportFormat:
+    """Lines of znode paths below the chroot."""
+
+    name = "zk"
+    carries: Carries = replace(LINES_CARRY, broker_partitions=True)
+    what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+
+    def __init__(self, group: str | None = None) -> None:
+        if group is not None:
+            raise UsageError(
+                "format zk", "its lines name their groups themselves", "leave out --group (in a URI: group=)"
+            )
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+    ) -> WriteReport:
+        lost = Lost(self.carries, header)
+        names = NameCheck("ExportZkOffsets' format", forbidden="/:")
+        for group in groups:
+            refuse_unreadable(group, self.carries, keep_errors)
+            prefix = f"/consumers/{names.good('group', group.group)}/offsets/"
+            names.topics(group.offsets, str)
+            lost.count(group)
+            lines = [f"{prefix}{tp[0]}/{tp[1]}:{found[0]}\n" for tp, found in sorted(group.offsets.items())]
+            stream.write("".join(lines).encode("utf-8"))
+        return lost.report()
+
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
+        return LineReader(stream, _Syntax(), self, what=what)
+
+
+class _Syntax:
+    plain = _PLAIN
+
+    def is_header(self, line: str) -> bool:  # noqa: ARG002
+        return False
+
+    def parse(self, line: str) -> tuple[str, str, int, int]:
+        found = _ANY.fullmatch(line)
+        if not found:
+            raise BadLine("not of the form /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET")
+        group, topic, partition, offset = found.groups()
+        value = number(offset, MAX_OFFSET, "offset")
+        if "-" in partition[1:]:
+            of_broker = BrokerPartition.parse(partition)
+            if of_broker is None:
+                raise BadLine("BROKER-PARTITION of Kafka 0.7 goes up to 65534-32767, without leading zeros")
+            return group, topic, of_broker, value
+        return group, topic, number(partition, MAX_PARTITION, "partition"), value

@@ -1,0 +1,85 @@
+"""What a page's plots are drawn from, moment by moment: how fast groups have committed, how far behind they were."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.spark.audit.commits import DAY_MS
+from offsetmgr.spark.audit.plots import Point
+
+LONGEST_MS: Final = 7 * DAY_MS
+"""A plot begins no earlier than so long before the audit: one old commit would press all the others together."""
+_STEPS: Final = 28
+
+
+def moments(commits: DataFrame, now_ms: int) -> list[int]:
+    """Times from the first commit (`LONGEST_MS` ago at most) to now, both included; none without a commit."""
+    ends = commits.agg(sql.min("commit_timestamp"), sql.max("commit_timestamp")).first()
+    if ends is None or ends[0] is None:
+        return []
+    last = max(ends[1], now_ms)  # groups commit while the log is read
+    first = max(ends[0], last - LONGEST_MS)
+    return sorted({first + (last - first) * n // _STEPS for n in range(_STEPS + 1)})
+
+
+def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Point]]:
+    """Commits of offsets a minute, from each moment to the next, shown at the later one."""
+    if len(times) < 2:
+        return {}
+    slots = len(times) - 1
+    width = (times[-1] - times[0]) / slots
+    slot = sql.least(sql.floor((sql.col("commit_timestamp") - times[0]) / width), sql.lit(slots - 1))
+    within = commits.where("not tombstone").where(sql.col("commit_timestamp") >= times[0])
+    found = {row["slot"]: row["count"] for row in within.groupBy(slot.alias("slot")).count().collect()}
+    return {"all groups": [(times[n + 1], found.get(n, 0) * 60_000 / width) for n in range(slots)]}
+
+
+def lag_over_time(
+    commits: DataFrame, cluster: Cluster, groups: Sequence[str], times: Sequence[int]
+) -> dict[str, list[Point]]:
+    """The lag of each group at each moment, of partitions that had a commit by then and whose log is known.
+
+    Where a log ended at a time is told by the timestamps of its records; at the last moment it is as the lag's table.
+    """
+    if not groups or not times:
+        return {}
+    of_groups = commits.where(sql.col("group").isin(list(groups)))
+    at = of_groups.sparkSession.createDataFrame([(moment,) for moment in times], "moment bigint")
+    when = sql.coalesce("commit_timestamp", "log_timestamp")  # a tombstone has the broker's time alone
+    newest = (
+        of_groups.crossJoin(sql.broadcast(at))
+        .where(when <= sql.col("moment"))
+        .groupBy("moment", "group", "topic", "partition")
+        .agg(sql.max_by(sql.struct("tombstone", "offset"), "log_offset").alias("newest"))
+        .where("not newest.tombstone")
+        .select("moment", "group", "topic", "partition", "newest.offset")
+        .collect()
+    )
+    partitions = sorted({TopicPartition(row["topic"], row["partition"]) for row in newest})
+    logs = cluster.log_ranges(partitions) if partitions else {}
+    then = {moment: cluster.offsets_for_time(partitions, moment + 1) for moment in times} if partitions else {}
+    sums: dict[str, dict[int, float]] = {group: defaultdict(float) for group in groups}
+    for row in newest:
+        tp = TopicPartition(row["topic"], row["partition"])
+        behind = _behind(row["offset"], logs.get(tp), then[row["moment"]].get(tp))
+        if behind is not None:
+            sums[row["group"]][row["moment"]] += behind
+    return {group: sorted(points.items()) for group, points in sums.items()}
+
+
+def _behind(offset: int, log: LogRange | OffsetMgrError | None, end_then: int | OffsetMgrError | None) -> int | None:
+    """How many records that the log still holds lay between an offset and the log's end at a time; None if unknown.
+
+    ``end_then`` None: no record is later, so the log ended where it ends now.
+    """
+    if not isinstance(log, LogRange) or isinstance(end_then, OffsetMgrError) or offset > log.end:
+        return None
+    return max(0, (log.end if end_then is None else end_then) - max(offset, log.start))

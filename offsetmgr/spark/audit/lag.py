@@ -1,0 +1,56 @@
+"""How far behind the end of its log each committed offset is, as `offsetmgr.groups.lag` counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.kafka.cluster.base import Cluster
+
+ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
+"""Where logs begin and end, or why that is not known, as Spark's DDL."""
+
+
+def log_ends(spark: SparkSession, cluster: Cluster, offsets: DataFrame) -> DataFrame:
+    """The logs of all partitions that ``offsets`` names (after it was read, so that no lag is negative): one bulk
+    question from the driver."""
+    asked = [TopicPartition(*row) for row in offsets.select("topic", "partition").distinct().collect()]
+    return ends_table(spark, cluster.log_ranges(asked) if asked else {})
+
+
+def ends_table(spark: SparkSession, found: Mapping[TopicPartition, LogRange | OffsetMgrError]) -> DataFrame:
+    """What a cluster answered, as a table."""
+    rows: Iterable[tuple[object, ...]] = (
+        (*tp, None, None, str(log)) if isinstance(log, OffsetMgrError) else (*tp, log.start, log.end, None)
+        for tp, log in found.items()
+    )
+    return spark.createDataFrame(list(rows), ENDS)
+
+
+def lag(offsets: DataFrame, ends: DataFrame) -> DataFrame:
+    """``offsets`` (group, topic, partition, offset) with ``log_start_offset``, ``log_end_offset``, ``lag`` and
+    ``note``.
+
+    The lag counts from the log's start where the offset lies below it, and is null where the log is not known or the
+    offset lies beyond its end (a topic made anew, say), which ``note`` says.
+    """
+    offset, start, end = sql.col("offset"), sql.col("log_start_offset"), sql.col("log_end_offset")
+    note = (
+        sql.when(sql.col("log_error").isNotNull(), sql.col("log_error"))
+        .when(end.isNull(), "log unknown")
+        .when(offset > end, "beyond the log's end")
+        .when(offset < start, "below the log's start")
+        .otherwise("")
+    )
+    behind = sql.when(offset <= end, end - sql.greatest(offset, start))
+    return (
+        offsets.select("group", "topic", "partition", "offset")
+        .join(ends, ["topic", "partition"], "left")
+        .withColumns({"lag": behind, "note": note})
+        .select("group", "topic", "partition", "offset", "log_start_offset", "log_end_offset", "lag", "note")
+    )

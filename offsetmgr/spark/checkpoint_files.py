@@ -1,0 +1,123 @@
+"""Reading a checkpoint's files, on this machine or through Hadoop's file systems, and the newest finished batch in
+them.
+
+Ordering: ``offsets/N`` is written before batch N runs and ``commits/N`` after its output, each by an atomic rename.
+Whoever finds ``commits/N`` may therefore tell others that everything up to ``offsets/N`` is done.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from offsetmgr.core.errors import Unreadable
+from offsetmgr.spark.checkpoint import Batch, newest, parse_offsets
+
+_FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
+_LOOKS: Final = 3
+"""Spark removes old batches meanwhile; the newest of a second look is there."""
+
+
+def folder_of(root: str) -> str:
+    """A checkpoint's folder without the file system's name. Spark writes ``file:/a b`` as it is, not as a URL."""
+    found = _FILE_SYSTEM.match(root)
+    return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
+
+
+class CheckpointFiles(Protocol):
+    """A checkpoint's folder."""
+
+    root: str
+
+    def names(self, folder: str) -> list[str]:
+        """Files in a folder of the checkpoint; none where the folder does not exist yet."""
+        ...
+
+    def read(self, path: str) -> str | None:
+        """A file's text; None where it does not exist."""
+        ...
+
+
+class LocalFiles:
+    """On this machine."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._folder = Path(folder_of(root))
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [entry.name for entry in (self._folder / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Unreadable(f"checkpoint {self.root}/{folder}", error.strerror or str(error)) from error
+
+    def read(self, path: str) -> str | None:
+        try:
+            return (self._folder / path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unreadable(f"checkpoint {self.root}/{path}", str(error)) from error
+
+
+class HadoopFiles:
+    """Wherever Spark's driver can write: HDFS, object stores. ``jvm`` and ``conf`` are the session's (py4j)."""
+
+    def __init__(self, root: str, jvm: Any, conf: Any) -> None:
+        self.root = root
+        self._jvm = jvm
+        self._conf = conf
+
+    def names(self, folder: str) -> list[str]:
+        path = self._path(folder)
+        try:
+            files = path.getFileSystem(self._conf)
+            return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
+        except Exception as error:  # whatever the file system's own classes throw
+            raise Unreadable(f"checkpoint {self.root}/{folder}", _first_line(error)) from error
+
+    def read(self, path: str) -> str | None:
+        at = self._path(path)
+        try:
+            files = at.getFileSystem(self._conf)
+            if not files.exists(at):
+                return None
+            stream = files.open(at)
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+        except Exception as error:
+            raise Unreadable(f"checkpoint {self.root}/{path}", _first_line(error)) from error
+
+    def _path(self, below: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{below}")
+
+
+def newest_finished(files: CheckpointFiles) -> Batch | None:
+    """The newest batch that has its ``commits/N``, with the offsets of ``offsets/N``; None where none has finished yet.
+
+    Raises `Unreadable` (also where ``offsets/N`` is missing), `UnknownVersion`.
+    """
+    number: int | None = None
+    for _ in range(_LOOKS):
+        number = newest(files.names("commits"))
+        if number is None:
+            return None
+        found = batch(files, number)
+        if found is not None:
+            return found
+    raise Unreadable(f"checkpoint {files.root}", f"commits/{number} has no offsets/{number}")
+
+
+def batch(files: CheckpointFiles, number: int) -> Batch | None:
+    """Batch ``number`` as planned in ``offsets/N``, finished or not; None where there is none."""
+    text = files.read(f"offsets/{number}")
+    return None if text is None else parse_offsets(text, number, f"checkpoint {files.root}/offsets/{number}")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

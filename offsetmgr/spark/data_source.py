@@ -1,0 +1,166 @@
+"""``format("offsetmgr")``: any store as a table, `SCHEMA`, one row a committed offset; and a table into any store.
+
+Reading spreads the groups over the executors, of which each reads its share in bulk.  A group or partition that could
+not be read fails the query (rule 1), unless ``errors`` is ``true``: then it is a row with its ``error``.
+Writing appends, which here means: commits, forward only, each conditional on what was there (rules 2 and 9).  Rows of
+one group must not be spread over tasks: `offsetmgr.spark.store_tables` sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
+
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.groups.selection import TopicSelection
+from offsetmgr.spark import source_options
+from offsetmgr.spark.data_source_api import (
+    DataSource,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from offsetmgr.spark.store_rows import COLUMNS, REFUSED, SCHEMA, Origin, groups_of, read_rows, related, write_rows
+from offsetmgr.stores.origin import Translate
+
+__all__ = ["NAME", "SCHEMA", "StoreSource"]
+
+NAME: Final = "offsetmgr"
+_KNOWN: Final = ("store", "group", "topic", "errors")
+_KNOWN_TO_WRITE: Final = (*_KNOWN, "origin", "translate")
+_EXAMPLE: Final = "zookeeper://host:2181"
+_TASKS: Final = 16
+_A_BATCH: Final = 20_000
+_SHOWN: Final = 5
+
+
+class StoreSource(DataSource):
+    """Options: ``store``, a URI (or what ``load`` and ``save`` say); ``group`` and ``topic``, with commas, globs
+    allowed, both applied while reading; ``errors``; ``tasks``, at most so many; ``commandConfig``; ``timeout`` (ms).
+
+    For writing also ``origin``, the URI of the store that the rows come from (without it no leader epoch is written),
+    and ``translate`` (see `Translate`).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        del schema
+        return StoreReader(dict(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise UsageError(f"format({NAME!r})", "a store is never overwritten", 'write with mode("append")')
+        if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
+            raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
+        return StoreWriter(dict(self.options))
+
+
+class Groups(InputPartition):
+    """One task's share of the groups."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
+class StoreReader(DataSourceReader):
+    """Lists the groups on the driver, reads them on the executors."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = source_options.checked(NAME, options, _KNOWN)
+        self._uri = _store(self._options)
+        self._errors = _flag(self._options.get("errors", "false"))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells."""
+        config = source_options.connection(NAME, self._options)
+        names = groups_of(self._uri, config, source_options.listed(self._options.get("group")))
+        tasks = min(source_options.number(NAME, self._options, "tasks", _TASKS), len(names))
+        return [Groups(tuple(names[first::tasks])) for first in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises `PartialFailure` for what could not be read, unless ``errors`` is ``true``."""
+        if not isinstance(partition, Groups):  # Spark's stand-in for "nothing to read"
+            return
+        topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
+        types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
+        config = source_options.connection(NAME, self._options)
+        rows = read_rows(partition.names, self._uri, config, topics, errors=self._errors)
+        while batch := list(islice(rows, _A_BATCH)):
+            columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What became of one task's rows."""
+
+    written: int
+    unchanged: int
+    failed: int
+    shown: list[str]
+
+
+class StoreWriter(DataSourceWriter):
+    """Commits on the executors, adds up on the driver."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises `OtherCluster` where the origin belongs to another Kafka cluster and ``translate`` is not given."""
+        self._options = source_options.checked(NAME, options, _KNOWN_TO_WRITE)
+        self._uri = _store(self._options)
+        with related(self._origin(), self._uri, source_options.connection(NAME, self._options)):
+            pass  # refused before anything is written
+
+    def _origin(self) -> Origin | None:
+        uri, translate = self._options.get("origin"), self._options.get("translate")
+        if translate is not None and translate not in tuple(Translate):
+            raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only one")
+        if uri is None:
+            return None
+        config = source_options.connection(NAME, self._options)
+        return Origin(uri, config, None if translate is None else Translate(translate))
+
+    def write(self, iterator: Iterable[Row]) -> Written:
+        counts = {"written": 0, "unchanged": 0, "failed": 0}
+        config = source_options.connection(NAME, self._options)
+        shown: list[str] = []
+        for done in write_rows(iterator, self._uri, config, self._origin()):
+            counts["failed" if done.verdict == REFUSED else done.verdict] += 1
+            if done.error is not None and len(shown) < _SHOWN:
+                shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
+        return Written(**counts, shown=shown)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Raises `OffsetMgrError` where any offset was refused or failed; the others are committed."""
+        done = [message for message in messages if isinstance(message, Written)]
+        if failed := sum(message.failed for message in done):
+            shown = [line for message in done for line in message.shown][:_SHOWN]
+            succeeded = sum(message.written + message.unchanged for message in done)
+            raise OffsetMgrError(
+                f"{failed} of {failed + succeeded} offsets were not committed to {self._uri}",
+                "; ".join(shown),
+                "offsetmgr.spark.store_tables.copy gives every outcome as a row",
+            )
+
+
+def _store(options: Mapping[str, str]) -> str:
+    return options.get("path") or source_options.required(NAME, options, "store", _EXAMPLE)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"format({NAME!r})", f"option 'errors' is {text!r}", "either true or false")
+    return text.lower() == "true"

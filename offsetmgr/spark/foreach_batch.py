@@ -1,0 +1,133 @@
+"""`BatchCommitter`: commits from inside foreachBatch, for jobs that want no listener.
+
+While batch N runs, batch N-1 is finished: its ``commits/N-1`` is in the checkpoint. That is what is committed. Batch
+N itself can be committed after its output as well, but that is *ahead of the checkpoint*: a driver that dies between
+the two starts again with batch N, and the group says that it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import OffsetMgrError, SparkError, Unreadable
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.spark.checkpoint import Batch
+from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, batch, folder_of, newest_finished
+from offsetmgr.spark.committer import clusters_of
+from offsetmgr.spark.group_committer import CommitterState, GroupWriter, Process, worth_retrying
+from offsetmgr.spark.offset_merge import smallest
+from offsetmgr.spark.query_plan import RunningQuery, Source, holds, readings
+from offsetmgr.spark.versions import require_supported
+
+
+class BatchCommitter:
+    """``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=FOLDER))``.
+
+    Before ``process`` runs for batch N, batch N-1 is committed; `finish`, after the query has ended, commits the last
+    one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,
+    after ``process`` and before Spark knows that it is finished (see the module).
+
+    A failed commit is tried ``retries`` times more, while the batch waits; then it is reported (the log, `state`, the
+    metrics) and the query goes on, or stops with the error where ``stop_on_failure``. ``cluster`` and
+    ``allow_rewind`` as for `OffsetCommitter`.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        group: str,
+        process: Process,
+        *,
+        checkpoint: str,
+        spark: SparkSession | None = None,
+        ahead_of_checkpoint: bool = False,
+        cluster: str | Iterable[str] | None = None,
+        retries: int = 3,
+        pause_s: float = 0.2,
+        allow_rewind: bool = False,
+        stop_on_failure: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        require_supported("BatchCommitter")
+        # The frames of foreachBatch belong to a copy of the session, in which no query runs.
+        self._session = spark or SparkSession.getActiveSession()
+        self._process = process
+        self._writer = GroupWriter(store, group, allow_rewind=allow_rewind)
+        self._files: CheckpointFiles = LocalFiles(checkpoint)
+        self._query: RunningQuery | None = None
+        self._ahead = ahead_of_checkpoint
+        self._clusters = None if cluster is None else clusters_of(cluster)
+        self._retries = retries
+        self._pause_s = pause_s
+        self._stop_on_failure = stop_on_failure
+        self._clock = clock or SystemClock()
+
+    @property
+    def state(self) -> CommitterState:
+        """How many commits, how many failures, and what is failing now."""
+        return self._writer.state
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        self._find_query(frame)
+        self._commit(lambda: newest_finished(self._files))
+        self._process(frame, batch_id)
+        if self._ahead:
+            self._commit(lambda: self._planned(batch_id))
+
+    def finish(self) -> bool:
+        """Commits the last finished batch; call it when the query has ended. True where all is committed."""
+        self._commit(lambda: newest_finished(self._files))
+        return self.state.failing is None
+
+    def _planned(self, batch_id: int) -> Batch:
+        found = batch(self._files, batch_id)
+        if found is None:
+            raise Unreadable(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
+        return found
+
+    def _find_query(self, frame: Any) -> None:
+        """Finds the query that calls us among those of the session, once a run, by its checkpoint."""
+        if self._query is not None and self._query.active:
+            return
+        wanted = folder_of(self._files.root)
+        for active in (self._session or frame.sparkSession).streams.active:
+            query = RunningQuery(active)
+            if folder_of(query.files.root) == wanted:
+                self._query, self._files = query, query.files
+                return
+        raise SparkError("foreachBatch commits nothing", f"no running query has the checkpoint {self._files.root}")
+
+    def _sources(self) -> tuple[Source, ...] | None:
+        return None if self._query is None else self._query.sources()
+
+    def _commit(self, which: Callable[[], Batch | None]) -> None:
+        failed: OffsetMgrError | None = None
+        for attempt in range(self._retries + 1):
+            failed = self._attempt(which)
+            if failed is None:
+                self._writer.mended()
+                return
+            if not worth_retrying(failed) or attempt == self._retries:
+                break
+            self._clock.sleep(self._pause_s * 2**attempt)
+        assert failed is not None
+        self._writer.report(failed)
+        if self._stop_on_failure:
+            raise failed
+
+    def _attempt(self, which: Callable[[], Batch | None]) -> OffsetMgrError | None:
+        try:
+            found = which()
+            if found is None:
+                return None
+            sources = self._sources()
+            read = readings(found, sources, f"checkpoint {self._files.root}")
+            merged = smallest(read, self._clusters, holds(found, sources or ()))
+        except OffsetMgrError as error:
+            self._writer.count_failure()
+            return error
+        return self._writer.attempt(merged.offsets) or merged.problem

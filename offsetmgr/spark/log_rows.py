@@ -1,0 +1,186 @@
+"""Raw records of an offsets topic as Arrow columns: what `offsetmgr-log` gives Spark, and the names of its columns.
+
+Pure: bytes in, a record batch out. Kafka's records and ours are told apart key by key. What cannot be read is a row
+with its ``error``, never a missing one (rules 1 and 10). Keys have much in common, which is decoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
+from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.records.kafka_group import decode_group_metadata
+from offsetmgr.records.registry import FORMATS, format_of
+
+SCHEMA: Final = (
+    "log_partition int, log_offset bigint, log_timestamp bigint, format string, kind string, key_version int, "
+    "group string, topic string, partition int, tombstone boolean, offset bigint, leader_epoch int, metadata string, "
+    "commit_timestamp bigint, expire_timestamp bigint, members int, group_timestamp bigint, error string"
+)
+"""The columns, as Spark's DDL. Times are milliseconds since 1970, and every number that is unknown is null.
+
+``log_*`` say where the record lies and when it was appended. ``kind`` is ``offset`` (a committed offset), ``group``
+(what is known of a group besides), ``state`` (of a group of the KIP-848 protocol) or ``other``. ``members`` and
+``group_timestamp`` are of groups: how many members (Kafka's records tell, ours do not), and since when the group is in
+its state, or was last seen with members.
+"""
+
+OFFSET, GROUP, STATE, OTHER = "offset", "group", "state", "other"
+_STATES: Final = range(3, 9)
+"""Versions of Kafka's keys that begin with the id of a group of the KIP-848 protocol."""
+
+
+class _Key(NamedTuple):
+    """What one key says beside the partition, and the format that reads its values."""
+
+    format: str | None
+    kind: str
+    version: int | None
+    group: str | None = None
+    topic: str | None = None
+    error: str | None = None
+
+
+_Value = tuple[int | None, int | None, str | None, int | None, int | None, int | None, int | None, str | None]
+"""Offset, leader epoch, metadata, commit and expire timestamps, members, the group's timestamp, error."""
+
+_NOTHING: Final[_Value] = (None,) * 8
+_REMEMBERED: Final = 65_536
+"""Pairs of a group and a topic that are remembered."""
+_KEY_TYPES: Final = (pa.string(), pa.string(), pa.int32(), pa.string(), pa.string(), pa.string())
+_VALUE_TYPES: Final = (
+    pa.int64(),
+    pa.int32(),
+    pa.string(),
+    pa.int64(),
+    pa.int64(),
+    pa.int32(),
+    pa.int64(),
+    pa.string(),
+)
+_NAMES: Final = [column.split()[0] for column in SCHEMA.split(", ")]
+
+
+class Decoder:
+    """Decodes batch after batch; for one thread."""
+
+    def __init__(self) -> None:
+        self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
+        self._prefixes: dict[bytes, _Key] = {}
+
+    def batch(
+        self,
+        partitions: Sequence[int | None],
+        offsets: Sequence[int | None],
+        timestamps: Sequence[int | None],
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+    ) -> pa.RecordBatch:
+        """One row a record, in order."""
+        split = [self._split(key) for key in keys]
+        of_values = [self._value(key, value) for (key, _), value in zip(split, values, strict=True)]
+        numbers: dict[int, int] = {}
+        which = pa.array([numbers.setdefault(id(key), len(numbers)) for key, _ in split], pa.int32())
+        distinct = {id(key): key for key, _ in split}
+        of_keys = _columns([distinct[number] for number in numbers], _KEY_TYPES)
+        kind, *names, key_error = [column.take(which) for column in of_keys]
+        *read, value_error = _columns(of_values, _VALUE_TYPES)
+        columns: list[Any] = [
+            pa.array(partitions, pa.int32()),
+            pa.array(offsets, pa.int64()),
+            pa.array(timestamps, pa.int64()),
+            kind,
+            *names,
+            pa.array([partition for _, partition in split], pa.int32()),
+            pa.array([value is None for value in values], pa.bool_()),
+            *read,
+            pc.coalesce(key_error, value_error),
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=_NAMES)
+
+    def _split(self, key: bytes | None) -> tuple[_Key, int | None]:
+        """A key as what many have in common, which is one object as long as it is remembered, and the partition."""
+        name = None if key is None else format_of(key)
+        if key is None or name is None:
+            return self._other(key), None
+        form = self._formats[name]
+        try:
+            parts = form.split(key)
+            if parts is None:
+                return self._other(key), None
+            prefix, partition = parts
+            known = self._prefixes.get(prefix)
+            if known is None:
+                decoded = form.decode_key(key)
+                if not isinstance(decoded, OffsetKey):
+                    raise AssertionError("only an offset's key can be split")
+                if len(self._prefixes) >= _REMEMBERED:
+                    self._prefixes.clear()
+                known = _Key(name, OFFSET, _version(key), decoded.group, decoded.topic)
+                self._prefixes[prefix] = known
+        except OffsetMgrError as error:
+            return _Key(name, OTHER, _version(key), error=str(error)), None
+        return known, partition
+
+    def _other(self, key: bytes | None) -> _Key:
+        """A key that is not an offset's."""
+        if key is None:
+            return _Key(None, OTHER, None, error="a record without a key")
+        name, version = format_of(key), _version(key)
+        if name is None:
+            return _Key(None, OTHER, version, error="a key of no known format")
+        try:
+            decoded = self._formats[name].decode_key(key)
+            if isinstance(decoded, GroupKey):
+                return _Key(name, GROUP, version, decoded.group)
+            if name == KafkaFormat.name and version in _STATES:
+                return _Key(name, STATE, version, Reader(key, "key").string("groupId"))
+        except OffsetMgrError as error:
+            return _Key(name, OTHER, version, error=str(error))
+        return _Key(name, OTHER, version)
+
+    def _value(self, key: _Key, value: bytes | None) -> _Value:
+        if value is None or key.format is None:
+            return _NOTHING
+        try:
+            if key.kind == OFFSET:
+                offset, epoch, metadata, committed, expires, _ = self._formats[key.format].decode_value(value)
+                return offset, epoch, metadata, committed, expires, None, None, None
+            if key.kind == GROUP:
+                if key.format == AvroFormat.name:
+                    active = self._formats[key.format].decode_group(value).last_active
+                    return None, None, None, None, None, None, active, None
+                group = decode_group_metadata(value)
+                return None, None, None, None, None, len(group.members), group.current_state_timestamp, None
+        except OffsetMgrError as error:
+            return None, None, None, None, None, None, None, str(error)
+        return _NOTHING
+
+
+def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
+    """The rows of these groups; without any, all."""
+    return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
+
+
+def row_of_error(partition: int | None, error: str) -> pa.RecordBatch:
+    """One row that is of no record, so that it has no offset in the log: what could not be read."""
+    row = Decoder().batch([partition], [None], [None], [None], [None])
+    at = row.schema.get_field_index("error")
+    return row.set_column(at, row.schema.field(at), pa.array([error], pa.string()))
+
+
+def _columns(rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType]) -> list[Any]:
+    """Rows, one at least, column by column."""
+    return [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+
+
+def _version(key: bytes) -> int | None:
+    return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else None

@@ -1,0 +1,208 @@
+"""``format("offsetmgr-log")``: an offsets topic as a table, one row a record: `logrows.SCHEMA`.
+
+Spark's own Kafka source gives no rows for ``__consumer_offsets``, and no error.  The range of offsets that is read is
+fixed when the query is planned (up to the last stable offset), so every record in it is read exactly once however the
+work is spread: big partitions are cut, small ones are put together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
+from offsetmgr.kafka.cluster.confluent import open_cluster
+from offsetmgr.kafka.cluster.librdkafka import error_of
+from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
+from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
+from offsetmgr.manager.log.kafka.settings import loader_settings
+from offsetmgr.manager.partitioner import shard_for
+from offsetmgr.spark import source_options
+from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputPartition
+from offsetmgr.spark.log_rows import SCHEMA, Decoder, of_groups
+
+NAME: Final = "offsetmgr-log"
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+_KNOWN: Final = (source_options.BOOTSTRAP, "topic", "group")
+_A_TASK: Final = 250_000
+"""Offsets of one task where the user says nothing: seconds of work."""
+_AT_ONCE: Final = 500
+"""See `offsetmgr.manager.log.kafka.reader`."""
+_A_BATCH: Final = 20_000
+_SLICE: Final = 0.1
+_READER: Final = "offsetmgr-spark"
+"""The group id that the client library asks for; nothing is committed to it."""
+
+
+class Range(NamedTuple):
+    """Offsets of one partition: ``start`` inclusive, ``end`` exclusive."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class LogRanges(InputPartition):
+    """One task's share of the log."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+class LogSource(DataSource):
+    """Options: ``kafka.bootstrap.servers``; ``topic`` (``__consumer_offsets``); ``group``, names with commas, of which
+    only the partitions that hold them are read; ``tasks``, at least so many; ``commandConfig``; ``timeout`` (ms)."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        del schema
+        return LogSourceReader(dict(self.options))
+
+
+class LogSourceReader(DataSourceReader):
+    """Plans on the driver, reads on the executors."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = source_options.checked(NAME, options, _KNOWN)
+        self._options = given
+        self._bootstrap = source_options.required(NAME, given, source_options.BOOTSTRAP, "host:9092")
+        self._topic = given.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, given)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
+        config = source_options.connection(NAME, self._options)
+        seconds = config.timeout_ms / 1000
+        with open_cluster(self._bootstrap, config) as cluster:
+            count = cluster.topics([self._topic]).get(self._topic)
+        if count is None:
+            raise UnknownTopicOrPartition(
+                f"topic {self._topic}", "does not exist in this Kafka cluster", "the first commit creates Kafka's own"
+            )
+        wanted = sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
+        asked = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
+        try:
+            starts = asked.starts(wanted, seconds)
+            ends = asked.ends(wanted, seconds, lambda _: 0)
+        finally:
+            asked.close()
+        ranges = [Range(p, starts[p], ends[p]) for p in wanted if starts[p] < ends[p]]
+        tasks = source_options.number(NAME, self._options, "tasks", 1)
+        return [LogRanges(part) for part in share(ranges, tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises `TimedOut` where nothing comes for the time-out, and what the brokers answer."""
+        if not isinstance(partition, LogRanges):  # Spark's stand-in for "nothing to read"
+            return
+        config = source_options.connection(NAME, self._options)
+        settings = loader_settings(self._bootstrap, config.kafka, _READER)
+        decoder, waiting = Decoder(), _Batch()
+        for run in runs(self._topic, settings, partition.ranges, config.timeout_ms / 1000):
+            waiting.add(run)
+            if len(waiting.keys) >= _A_BATCH:
+                yield of_groups(waiting.decoded(decoder), self._groups)
+                waiting = _Batch()
+        if waiting.keys:
+            yield of_groups(waiting.decoded(decoder), self._groups)
+
+
+class _Batch:
+    """Records taken, column by column."""
+
+    def __init__(self) -> None:
+        self.partitions: list[int] = []
+        self.offsets: list[int] = []
+        self.timestamps: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+
+    def add(self, run: Run) -> None:
+        partition, messages = run
+        self.partitions.extend(repeat(partition, len(messages)))
+        self.offsets.extend([message.offset() for message in messages])
+        self.timestamps.extend([message.timestamp()[1] for message in messages])
+        self.keys.extend([message.key() for message in messages])
+        self.values.extend([message.value() for message in messages])
+
+    def decoded(self, decoder: Decoder) -> pa.RecordBatch:
+        return decoder.batch(self.partitions, self.offsets, self.timestamps, self.keys, self.values)
+
+
+def share(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
+    """The ranges in shares of about equal size, at least ``tasks`` where there are so many offsets, none of them larger
+    than a task should be. Within a share a partition comes once."""
+    total = sum(end - start for _, start, end in ranges)
+    count = max(tasks, -(-total // _A_TASK))
+    size = max(1, -(-total // count))
+    shares: list[tuple[Range, ...]] = []
+    now: list[Range] = []
+    room = size
+    for partition, begin, end in ranges:
+        start = begin
+        while start < end:
+            upto = min(end, start + room)
+            now.append(Range(partition, start, upto))
+            room -= upto - start
+            start = upto
+            if not room:
+                shares.append(tuple(now))
+                now, room = [], size
+    if now:
+        shares.append(tuple(now))
+    return shares
+
+
+def runs(
+    topic: str,
+    settings: Mapping[str, Any],
+    ranges: Sequence[Range],
+    patience: float,
+    enough: Callable[[int], bool] = lambda _: False,
+) -> Iterator[Run]:
+    """The records of these ranges, in runs of one partition; what lies behind a range is left out. A partition of which
+    ``enough`` says so is read no further.
+
+    Raises `TimedOut` where nothing moves for ``patience`` seconds.
+    """
+    ends = {partition: end for partition, _, end in ranges}
+    consumer = AssignedConsumer(topic, settings)
+    try:
+        consumer.assign({partition: start for partition, start, _ in ranges})
+        positions, unread = consumer.positions, set(ends)
+        passed, moved = sum(positions.values()), time.monotonic()
+        while unread:
+            taken = consumer.take(_AT_ONCE, _SLICE)
+            for partition, messages in taken:
+                end = ends[partition]
+                if messages[-1].offset() >= end:
+                    inside = [message for message in messages if message.offset() < end]
+                    if inside:
+                        yield partition, inside
+                else:
+                    yield partition, messages
+            now_passed = sum(positions[partition] for partition in unread)
+            if now_passed != passed:
+                moved = time.monotonic()
+            elif time.monotonic() > moved + patience:
+                what = f"reading {topic}"
+                if consumer.last_error is not None:
+                    raise error_of(consumer.last_error, what)
+                raise TimedOut(what, f"nothing came for {patience:g} s")
+            done = {partition for partition in unread if positions[partition] >= ends[partition] or enough(partition)}
+            consumer.unassign(done)
+            unread -= done
+            passed = sum(positions[partition] for partition in unread)
+    finally:
+        consumer.close()

@@ -1,0 +1,103 @@
+"""A period's records as DataFrames, from ranges that were fixed: the same rows whenever they are read.
+
+Every frame is a fixed range of offsets a partition, and a filter on the records' times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.period.job_records import Work
+from offsetmgr.period.node_codec import OffsetRange
+from offsetmgr.period.schedule import Period
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCHEMA: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+"""Of Spark's Kafka source, for a frame without any range to read."""
+_HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
+
+
+class Late(Enum):
+    """What a job does with records of an earlier period that came after its ranges were fixed."""
+
+    COUNT = "count"
+    """They are counted, and that is all."""
+    SIDE = "side"
+    """`PeriodTask.late` has them."""
+    NEXT = "next"
+    """They are rows of the period that is open, beside its own."""
+
+
+@dataclass(frozen=True)
+class RecordSource:
+    """Where records are read, with Spark's own options for its Kafka source (``kafka.security.protocol``...)."""
+
+    spark: SparkSession
+    bootstrap: str
+    options: Mapping[str, str]
+
+    def read(self, ranges: Mapping[TopicPartition, OffsetRange], condition: str) -> DataFrame:
+        """The records of these offsets for which ``condition`` holds, with the columns of Spark's Kafka source."""
+        wanted = {tp: offsets for tp, offsets in sorted(ranges.items()) if offsets.first < offsets.end}
+        if not wanted:
+            headers = self.options.get("includeHeaders", "").lower() == "true"
+            return self.spark.createDataFrame([], _SCHEMA + (_HEADERS if headers else ""))
+        partitions: dict[str, list[int]] = {}
+        first: dict[str, dict[str, int]] = {}
+        end: dict[str, dict[str, int]] = {}
+        for (topic, number), offsets in wanted.items():
+            partitions.setdefault(topic, []).append(number)
+            first.setdefault(topic, {})[str(number)] = offsets.first
+            end.setdefault(topic, {})[str(number)] = offsets.end
+        reader = self.spark.read.format("kafka").options(**{"kafka.isolation.level": "read_committed", **self.options})
+        reader = reader.option("kafka.bootstrap.servers", self.bootstrap).option("failOnDataLoss", "true")
+        reader = reader.option("assign", json.dumps(partitions))
+        reader = reader.option("startingOffsets", json.dumps(first)).option("endingOffsets", json.dumps(end))
+        return reader.load().where(condition)
+
+
+@dataclass(frozen=True)
+class PeriodTask:
+    """One attempt at one period, for the job's function."""
+
+    period: Period
+    attempt: int
+    output: str
+    """A folder that is this attempt's own: nobody else writes to it, and nobody reads it unless it is published."""
+    policy: Late
+    work: Work
+    """The ranges, and what their scans have counted."""
+    source: RecordSource
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """The records of the period; with `Late.NEXT` those that came late as well."""
+        start, end = self.period.start_ms, self.period.end_ms
+        condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
+        rows = self.source.read(self.work.ranges, condition)
+        return rows.union(self._late) if self.policy is Late.NEXT else rows
+
+    @cached_property
+    def late(self) -> DataFrame | None:
+        """The records of earlier periods that came late; None unless the job asked for them (`Late.SIDE`)."""
+        return self._late if self.policy is Late.SIDE else None
+
+    @cached_property
+    def set_aside(self) -> DataFrame:
+        """The records that no period will have, because they were dated too far ahead."""
+        ranges = self.work.set_aside_ranges()
+        return self.source.read(ranges, f"timestamp >= timestamp_millis({self.period.end_ms})")
+
+    @cached_property
+    def _late(self) -> DataFrame:
+        return self.source.read(self.work.late_ranges(), f"timestamp < timestamp_millis({self.period.start_ms})")

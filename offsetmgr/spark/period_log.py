@@ -1,0 +1,187 @@
+"""`PeriodLog`: what a job on periods must know of its topics.
+
+Their partitions, where scans begin and end, and whether ranges that were fixed can still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import Conflict, OffsetMgrError, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
+from offsetmgr.core.errors import UnsupportedOperation as Unsupported
+from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster.confluent import open_cluster
+from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
+from offsetmgr.manager.log.kafka.topics import Topics
+from offsetmgr.period.job_records import Work
+from offsetmgr.period.schedule import Period
+from offsetmgr.spark.period_ranges import Bounds
+
+_ANEW: Final = "was the topic made anew? Its periods need a new root then"
+_LOST: Final = "keep the topic's records longer than a period takes to be worked on"
+
+
+def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
+    """Every partition of the topics. Raises `UnknownTopicOrPartition` where one of them does not exist."""
+    counts = cluster.topics(topics)
+    if missing := [topic for topic in topics if topic not in counts]:
+        raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
+    return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
+
+
+class PeriodLog:
+    """Read-only. All methods raise what asking a cluster raises: `Unreachable`, `TimedOut` and others."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
+        self.bootstrap = bootstrap
+        self.config = config
+        self._cluster = open_cluster(bootstrap, config)
+        self._timeout = config.timeout_ms / 1000
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """By topic; empty for those of brokers that know no ids."""
+        topics = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        try:
+            found = {topic: topics.find(topic) for topic in sorted({tp.topic for tp in partitions})}
+        finally:
+            topics.close()
+        if missing := [topic for topic, known in found.items() if known is None]:
+            raise UnknownTopicOrPartition(f"topic {missing[0]}", "the cluster has no such topic")
+        return {topic: known.topic_id for topic, known in found.items() if known is not None}
+
+    def compacted(self, topics: Iterable[str]) -> list[str]:
+        """Those from which records vanish although later ones of other keys stay."""
+        asked = Topics(self.bootstrap, self.config.kafka, self._timeout)
+        try:
+            found = {topic: asked.find(topic) for topic in sorted(set(topics))}
+        finally:
+            asked.close()
+        return [
+            topic for topic, known in found.items() if known and "compact" in known.settings.get("cleanup.policy", "")
+        ]
+
+    # --- where a scan begins and ends -----------------------------------------------------------------
+
+    def first_bounds(
+        self, period: Period, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Offset]
+    ) -> dict[TopicPartition, Bounds]:
+        """For the first period of a job: from the first record that is dated in it or later, or where the group is if
+        that is further. Raises `OffsetOutOfRange` where the group's offset is not in the log."""
+        logs = self._logs(partitions, {})
+        # The ends are asked first: a record that comes between the two questions lies behind them.
+        begins = self._cluster.offsets_for_time(partitions, period.start_ms)
+        found = {}
+        for tp in partitions:
+            log, at, held = logs[tp], begins[tp], committed.get(tp)
+            if isinstance(at, OffsetMgrError):
+                raise at
+            start = log.end if at is None else max(at, log.start)
+            if isinstance(held, Committed):
+                if not log.start <= held.offset <= log.end:
+                    why = f"the group is at {held.offset}, the log holds {log.start} to {log.end}"
+                    hint = "set the group's offset, or use a new group"
+                    raise OffsetOutOfRange(f"first period of {tp}", why, hint, log_range=log)
+                start = max(start, held.offset)
+            found[tp] = Bounds(min(start, log.end), log.end, None)
+        return found
+
+    def next_bounds(
+        self, period: Period, partitions: Sequence[TopicPartition], before: Work
+    ) -> dict[TopicPartition, Bounds]:
+        """For a period after ``before``. A partition that was not there then is read from its log's start.
+
+        Raises `OffsetOutOfRange` where the log has lost what must be read, or is not the log that it was, and
+        `Conflict` where periods between the two were closed without this job, though it had records for them.
+        """
+        self._check_ids(before, partitions)
+        scans = before.scans
+        pending = [tp for tp in partitions if tp in scans and scans[tp].resume < scans[tp].end]
+        if before.period.end_ms < period.start_ms and pending:
+            raise Conflict(
+                f"period {period.number}",
+                f"is open, but those since period {before.period.number} were closed without this job, which had "
+                f"records for them, as in {pending[0]}",
+                "nobody else may report its partitions; go back with `period rerun --instead`",
+            )
+        logs = self._logs(partitions, {tp: scans[tp].end for tp in partitions if tp in scans})
+        found = {}
+        for tp in partitions:
+            log = logs[tp]
+            if tp not in scans:
+                found[tp] = Bounds(log.start, log.end, log.start)
+                continue
+            scan = scans[tp]
+            _check_within(tp, scan.resume, scan.end, log)
+            found[tp] = Bounds(scan.resume, log.end, scan.end)
+        return found
+
+    # --- whether fixed ranges can be read -------------------------------------------------------------
+
+    def check(self, work: Work, *, late: bool) -> None:
+        """Whether a work's records can be read; those that came late too where ``late``.
+
+        Raises `OffsetOutOfRange` where some are gone or the log is another one; for a rerun also `UnsupportedOperation`
+        where the topic is compacted: then the rows cannot be those of the first time.
+        """
+        ranges = [*work.ranges.items(), *(work.late_ranges().items() if late else ())]
+        read = {tp for tp, offsets in ranges if offsets.first < offsets.end}
+        self._check_ids(work, read)
+        if work.same_as and (compacted := self.compacted(tp.topic for tp in read)):
+            raise Unsupported(
+                f"rerun of {work.same_as}",
+                f"topic {compacted[0]} is compacted, so the same offsets no longer have the same records",
+                "keep the outputs of periods over compacted topics",
+            )
+        logs = self._logs(read, {tp: work.ranges[tp].end for tp in read})
+        for tp, offsets in ranges:
+            if tp in read:
+                _check_within(tp, offsets.first, offsets.end, logs[tp])
+
+    def _check_ids(self, work: Work, partitions: Iterable[TopicPartition]) -> None:
+        now = self.topic_ids(tp for tp in partitions if tp.topic in work.topic_ids)
+        for topic, known in now.items():
+            if known != work.topic_ids[topic]:
+                raise OffsetOutOfRange(
+                    f"topic {topic}", f"is not the one that period {work.period.number} was read from", _ANEW
+                )
+
+    def _logs(
+        self, partitions: Iterable[TopicPartition], least: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, LogRange]:
+        """Log starts and last stable offsets: behind those, open transactions may still be aborted."""
+        topics: dict[str, list[int]] = {}
+        for tp in partitions:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        found = {}
+        for topic, numbers in topics.items():
+            asked = PartitionOffsets(self.bootstrap, self.config.kafka, topic)
+
+            def known(number: int, topic: str = topic) -> int:
+                return least.get(TopicPartition(topic, number), 0)
+
+            try:
+                starts = asked.starts(numbers, self._timeout)
+                try:
+                    # After a change of leaders a broker may know less than it knew before, for a moment.
+                    ends = asked.ends(numbers, self._timeout, known)
+                except TimedOut:
+                    ends = asked.ends(numbers, self._timeout, lambda _: 0)
+            finally:
+                asked.close()
+            found.update({TopicPartition(topic, n): LogRange(starts[n], ends[n]) for n in numbers})
+        return found
+
+
+def _check_within(tp: TopicPartition, first: int, end: int, log: LogRange) -> None:
+    if first < log.start:
+        why = f"offsets {first} to {min(end, log.start)} are wanted, and the log begins at {log.start}"
+        raise OffsetOutOfRange(f"records of {tp} are gone", why, _LOST, log_range=log)
+    if log.end < end:
+        why = f"it ends at {log.end}, and has been read to {end}"
+        raise OffsetOutOfRange(f"log of {tp}", why, _ANEW, log_range=log)

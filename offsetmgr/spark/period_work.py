@@ -1,0 +1,302 @@
+"""`PeriodWork`: one job's work on one period, step by step. Every step may be the last one of a process.
+
+======================  ====================================================================================
+step                    a process that dies behind it
+======================  ====================================================================================
+the period has closed   nothing is known yet: the next process looks for the ranges itself
+ranges were found       the same
+ranges are fixed        the next process reads exactly these
+an attempt has begun    the next process begins a later one, with a folder of its own
+the function is done    the same: this output counts for nothing, as it was not published
+the output is published the next process only commits
+the group is committed  the next process commits the same once more, which changes nothing
+old work is forgotten   the same
+the barrier was told    the period is over for this job: the next process waits for the others
+======================  ====================================================================================
+
+A process that was frozen in any of them and wakes beside its successor changes nothing: ranges are created, never
+replaced; an attempt carries the member's epoch; an output is published on condition that no later attempt has begun;
+the group is committed under its lock, forward only; and progress is written on condition of the epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import (
+    Conflict,
+    GroupActive,
+    OffsetMgrError,
+    PartialFailure,
+    RewindRefused,
+    TimedOut,
+    UsageError,
+)
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.period.barrier import Verdict
+from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.history import History, Ticket
+from offsetmgr.period.job_records import LATE, SET_ASIDE, TAKEN, Work
+from offsetmgr.period.schedule import Period
+from offsetmgr.spark import metrics
+from offsetmgr.spark.period_dataframes import Late, PeriodTask, RecordSource
+from offsetmgr.spark.period_log import PeriodLog
+from offsetmgr.spark.period_ranges import SURE_AFTER, ScanRule
+from offsetmgr.spark.range_scan import scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    Process: TypeAlias = Callable[[DataFrame, PeriodTask], Any]
+
+T = TypeVar("T")
+LOG: Final = logging.getLogger("offsetmgr.spark")
+_PAUSES: Final = (0.2, 5.0)
+
+
+class Step(Enum):
+    """What has just been done of a period; see the module."""
+
+    CLOSED = "the period has closed"
+    FOUND = "ranges were found"
+    FIXED = "ranges are fixed"
+    BEGUN = "an attempt has begun"
+    PROCESSED = "the function is done"
+    PUBLISHED = "the output is published"
+    COMMITTED = "the group is committed"
+    FORGOTTEN = "old work is forgotten"
+    REPORTED = "the barrier was told"
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodRules:
+    """How a job treats time. All in ms."""
+
+    grace_ms: int = 60_000
+    """A partition closes so long after the period's end, by the wall clock."""
+    lateness_ms: int = 600_000
+    """How far behind later ones a record may lie in the log; see `ScanRule`."""
+    future_ms: int = 3_600_000
+    """Records dated so far beyond the wall clock are set aside, when the ranges are fixed."""
+    sure_after: int = SURE_AFTER
+    late: Late = Late.COUNT
+    history_kept: int = 5_000
+    """Periods whose work the history keeps: as far back reruns can go."""
+    patience_s: float = 300.0
+    """How long a server may be away before the job gives up."""
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError`."""
+        for name in ("grace_ms", "lateness_ms", "future_ms", "patience_s"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 0")
+        for name in ("sure_after", "history_kept"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 1")
+
+
+@dataclass(frozen=True)
+class PeriodJob:
+    """What one job is."""
+
+    name: str
+    process: Process
+    output: str
+    store: OffsetStore
+    group: str | None
+    rules: PeriodRules
+    told: Callable[[Step, Period], object]
+
+
+class PeriodWork:
+    """For one thread."""
+
+    def __init__(
+        self,
+        job: PeriodJob,
+        source: RecordSource,
+        log: PeriodLog,
+        history: History,
+        rerun_of: History | None,
+        coordinator: PeriodCoordinator,
+        clock: Clock,
+    ) -> None:
+        self._job = job
+        self._source = source
+        self._log = log
+        self._history = history
+        self._rerun_of = rerun_of
+        self._coordinator = coordinator
+        self._clock = clock
+
+    def do(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+        """All of a period that has closed, from wherever an earlier process has left it.
+
+        Raises `TakenOver` where another process is at work on it, `OffsetOutOfRange` and `UnsupportedOperation` where
+        its records cannot be read (any more), and what the job's function raises.
+        """
+        work = self._fixed(period, partitions)
+        if work.published is None:
+            work = self._worked(work)
+        self._commit(work)
+        self._job.told(Step.COMMITTED, period)
+        if (old := period.number - self._job.rules.history_kept) >= 0:
+            self._persist(lambda: self._history.forget(self._job.name, old))
+        self._job.told(Step.FORGOTTEN, period)
+        self._report(work)
+        self._job.told(Step.REPORTED, period)
+        return work
+
+    # --- ranges ---------------------------------------------------------------------------------------
+
+    def _fixed(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+        name = self._job.name
+        work = self._persist(lambda: self._history.read(name, period.number))
+        if work is None:
+            found = self._persist(lambda: self._found(period, partitions))
+            self._job.told(Step.FOUND, period)
+            work, _ = self._persist(lambda: self._history.fix_work(found))
+            self._job.told(Step.FIXED, period)
+        if work.period != period:
+            why = f"has its ranges fixed for {work.period.start_ms} to {work.period.end_ms}"
+            raise Conflict(f"period {period.number} of job {name}", why, "use another root for another schedule")
+        if added := [tp for tp in partitions if tp not in work.ranges]:
+            why = f"has its ranges fixed without {added[0]}"
+            raise Conflict(f"period {period.number} of job {name}", why, "give a job with other topics another name")
+        return work
+
+    def _found(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
+        """The ranges of earlier work on the same times, for a rerun; else those that a scan finds."""
+        name = self._job.name
+        if self._rerun_of is not None:
+            again = self._rerun_of.covering(name, period)
+            if again is None:
+                raise Conflict(
+                    f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
+                    "the run that it repeats has no ranges for these times: never had, or has forgotten them",
+                    "without rerun_of, ranges are looked for anew",
+                )
+            return again.part(period, f"period {again.period.number}")
+        before = self._history.latest(name, period.number)
+        if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
+            # The run itself has gone back: then and until it is where it was, these times have been worked on.
+            again = self._history.covering(name, period, period.number)
+            if again is not None:
+                return again.part(period, f"period {again.period.number}")
+            before = before if before.period.end_ms <= period.start_ms else None
+        return self._scanned(period, partitions, before)
+
+    def _scanned(self, period: Period, partitions: Sequence[TopicPartition], before: Work | None) -> Work:
+        rules, log = self._job.rules, self._log
+        ids = log.topic_ids(partitions)
+        if before is None:
+            group = self._job.group
+            committed = self._job.store.fetch(group, partitions) if group is not None else {}
+            bounds = log.first_bounds(period, partitions, committed)
+        else:
+            bounds = log.next_bounds(period, partitions, before)
+        now = self._clock.now_ms()
+        rule = ScanRule(period, rules.lateness_ms, now + rules.future_ms, rules.sure_after)
+        found = scan(self._source.spark, log.bootstrap, log.config, bounds, rule)
+        counts = {
+            TAKEN: sum(f.taken for f in found.values()),
+            LATE: sum(f.late for f in found.values()),
+            SET_ASIDE: sum(f.set_aside for f in found.values()),
+        }
+        LOG.info("period %d of job %s: %s", period.number, self._job.name, counts)
+        return Work(
+            self._job.name,
+            period,
+            {tp: f.range for tp, f in found.items()},
+            now,
+            scans={tp: f.scan for tp, f in found.items()},
+            counts=counts,
+            topic_ids=ids,
+        )
+
+    # --- the job's function ---------------------------------------------------------------------------
+
+    def _worked(self, work: Work) -> Work:
+        job, period = self._job, work.period
+        self._persist(lambda: self._log.check(work, late=job.rules.late is not Late.COUNT))
+        ticket = self._persist(lambda: self._begun(work))
+        if ticket is None:
+            return self._persist(lambda: self._history.read(job.name, period.number)) or work
+        job.told(Step.BEGUN, period)
+        output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{ticket.attempt}"
+        task = PeriodTask(period, ticket.attempt, output, job.rules.late, work, self._source)
+        job.process(task.rows, task)
+        job.told(Step.PROCESSED, period)
+        done = self._persist(lambda: self._history.publish(ticket, output, work.counts, self._clock.now_ms()))
+        for kind, count in work.counts.items():
+            metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
+        job.told(Step.PUBLISHED, period)
+        return done
+
+    def _begun(self, work: Work) -> Ticket | None:
+        """An attempt of this process; None where somebody has published meanwhile."""
+        name, number = self._job.name, work.period.number
+        member = self._coordinator.member
+        epoch = self._coordinator.registered()
+        try:
+            return self._history.attempt(name, number, member, epoch, self._clock.now_ms())
+        except Conflict:
+            found = self._history.read(name, number)
+            if found is not None and found.published is not None:
+                return None
+            raise TimedOut(f"attempt at period {number} of job {name}", "somebody else wrote") from None
+
+    # --- the group and the barrier --------------------------------------------------------------------
+
+    def _commit(self, work: Work) -> None:
+        """The group goes to where the next period's scan begins; a rerun of ranges moves nothing."""
+        group = self._job.group
+        if group is None or work.same_as or not work.scans:
+            return
+        offsets = {tp: OffsetAndMetadata(scan.resume) for tp, scan in work.scans.items()}
+        self._persist(lambda: self._commit_to(group, offsets))
+
+    def _commit_to(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        try:
+            self._job.store.commit(group, offsets)
+        except PartialFailure as partial:
+            left = {tp: why for tp, why in partial.failures.items() if not isinstance(why, RewindRefused)}
+            for tp in partial.failures.keys() - left.keys():
+                LOG.warning("group %s is ahead of its job in %s: %s", group, tp, partial.failures[tp])
+            if left:
+                raise PartialFailure(partial.what, successes=partial.successes, failures=left) from None
+
+    def _report(self, work: Work) -> None:
+        number = work.period.number
+        verdicts = self._persist(lambda: self._coordinator.finished(work.ranges, number))
+        if jumped := [tp for tp, verdict in verdicts.items() if verdict is Verdict.JUMPED]:
+            raise Conflict(f"period {number}", f"is not open yet for {jumped[0]}", "was its root deleted?")
+        if late := sum(verdict is Verdict.LATE for verdict in verdicts.values()):
+            LOG.warning("period %d was closed without this job's report on %d partitions", number, late)
+
+    def _persist(self, call: Callable[[], T]) -> T:
+        """Repeats what may succeed later. Everything that it is used for is safe to repeat."""
+        deadline = self._clock.monotonic() + self._job.rules.patience_s
+        pause, longest = _PAUSES
+        while True:
+            try:
+                return call()
+            except OffsetMgrError as error:
+                if not _passing(error) or self._clock.monotonic() + pause >= deadline:
+                    raise
+                LOG.warning("job %s: %s; trying again", self._job.name, error)
+            self._clock.sleep(pause)
+            pause = min(2 * pause, longest)
+
+
+def _passing(error: OffsetMgrError) -> bool:
+    if isinstance(error, PartialFailure):
+        return all(map(_passing, error.failures.values()))
+    # Another application with the same group holds its lock for the moment of a commit.
+    return error.retriable or isinstance(error, GroupActive)

@@ -1,0 +1,194 @@
+"""Where a streaming job begins: a group's committed offsets as the JSON that Spark's ``startingOffsets`` takes.
+
+Spark only looks at it for a query without a checkpoint; with one, the checkpoint counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.model import Committed, LogRange, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.cluster.base import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_CHOICES: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "refuse": None}
+
+
+@dataclass(frozen=True, slots=True)
+class StartingOffsets:
+    """Where each partition of the topics begins. As a text it is the JSON for ``startingOffsets``.
+
+    ``offsets`` holds -2 for the earliest and -1 for the latest offset of the log. ``new`` are the partitions without a
+    commit, ``fallen_out`` those whose commit lies outside the log: the commit and the log's range.
+    """
+
+    group: str
+    offsets: Mapping[TopicPartition, int]
+    new: tuple[TopicPartition, ...] = ()
+    fallen_out: Mapping[TopicPartition, tuple[int, LogRange]] = field(default_factory=dict)
+    default: str = "earliest"
+    out_of_range: str = "earliest"
+
+    @property
+    def json(self) -> str:
+        document: dict[str, dict[str, int]] = {}
+        for tp, offset in sorted(self.offsets.items()):
+            document.setdefault(tp.topic, {})[str(tp.partition)] = offset
+        return json.dumps(document)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the group has committed nothing in any of the topics: its name may be a wrong one."""
+        return len(self.new) == len(self.offsets)
+
+    def __str__(self) -> str:
+        return self.json
+
+    def explain(self) -> list[str]:
+        """What was done, in lines for a log."""
+        known = len(self.offsets) - len(self.new) - len(self.fallen_out)
+        lines = [f"group {self.group}: {known} of {len(self.offsets)} partitions begin at their committed offset"]
+        if self.unknown:
+            lines.append(f"group {self.group} has committed nothing in these topics: is that its name?")
+        lines += [f"{tp}: no commit, begins at the {self.default}" for tp in self.new]
+        for tp, (offset, log) in sorted(self.fallen_out.items()):
+            lines.append(
+                f"{tp}: {offset} is not in the log ({log.start} to {log.end}), begins at the {self.out_of_range}"
+            )
+        return lines
+
+
+def starting_offsets(
+    store: OffsetStore,
+    group: str,
+    topics: Iterable[str],
+    *,
+    cluster: Cluster | str | None = None,
+    default: str = "earliest",
+    out_of_range: str = "earliest",
+    config: ConnectionConfig | None = None,
+) -> StartingOffsets:
+    """Where a job that reads ``topics`` goes on after ``group``.
+
+    ``cluster`` is where the topics are: a `Cluster`, or its bootstrap servers (None: the Kafka of a ``kafka://``
+    store). ``default`` is for partitions without a commit, ``out_of_range`` for offsets that have fallen out of the
+    log: ``earliest``, ``latest``, or ``refuse``. Every partition of the topics is in the answer, because Spark asks
+    for that.
+
+    Raises `PartialFailure` where partitions are refused or could not be read (an unreadable offset is never taken for
+    absent), `UnknownTopicOrPartition` for topics that do not exist, `UsageError`.
+    """
+    wanted = list(dict.fromkeys(topics))
+    for name, choice in (("default", default), ("out_of_range", out_of_range)):
+        if choice not in _CHOICES:
+            raise UsageError(f"{name}={choice!r}", f"it is one of {', '.join(_CHOICES)}")
+    with ExitStack() as stack:
+        known = _cluster(store, cluster, config, stack)
+        partitions = _partitions(known, wanted)
+        committed = store.fetch(group, partitions)
+        ranges = known.log_ranges(partitions)
+    found: dict[TopicPartition, int] = {}
+    new: list[TopicPartition] = []
+    fallen: dict[TopicPartition, tuple[int, LogRange]] = {}
+    refused: dict[TopicPartition, OffsetMgrError] = {}
+    for tp in partitions:
+        offset, log = committed[tp], ranges[tp]
+        if isinstance(log, OffsetMgrError):
+            refused[tp] = log
+        elif not isinstance(offset, Committed):
+            new.append(tp)
+            _choose(tp, default, found, refused, OffsetOutOfRange(f"{group} {tp}", "it has no commit", log_range=log))
+        elif log.start <= offset.offset <= log.end:
+            found[tp] = offset.offset
+        else:
+            fallen[tp] = (offset.offset, log)
+            why = f"{offset.offset} is not in the log, which holds {log.start} to {log.end}"
+            _choose(tp, out_of_range, found, refused, OffsetOutOfRange(f"{group} {tp}", why, log_range=log))
+    if refused:
+        raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=refused)
+    return StartingOffsets(group, found, tuple(new), fallen, default, out_of_range)
+
+
+def reader_from_group(
+    spark: SparkSession,
+    store: OffsetStore,
+    group: str,
+    topics: Iterable[str],
+    *,
+    bootstrap: str,
+    default: str = "earliest",
+    out_of_range: str = "earliest",
+    config: ConnectionConfig | None = None,
+    **options: object,
+) -> DataStreamReader:
+    """A reader of ``topics`` that goes on after ``group``: add options, then ``load()``.
+
+    ``bootstrap`` are the servers of the topics' cluster; ``options`` are Spark's for its Kafka source, dots written
+    as two underscores. What was done about new partitions and offsets out of the log goes to the log
+    ``offsetmgr.spark``. Raises as `starting_offsets`.
+    """
+    from offsetmgr.spark.group_committer import LOG
+    from offsetmgr.spark.versions import require_supported
+
+    require_supported("reader_from_group")
+    wanted = list(dict.fromkeys(topics))
+    start = starting_offsets(
+        store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
+    )
+    # An offset that has fallen out of the log, or a group that is not there at all, may well be news to somebody.
+    level = logging.WARNING if start.fallen_out or start.unknown else logging.INFO
+    for line in start.explain():
+        LOG.log(level, "%s", line)
+    reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribe", ",".join(wanted)).option("startingOffsets", start.json)
+    for key, value in options.items():
+        reader = reader.option(key.replace("__", "."), str(value))
+    return reader
+
+
+def _choose(
+    tp: TopicPartition,
+    choice: str,
+    found: dict[TopicPartition, int],
+    refused: dict[TopicPartition, OffsetMgrError],
+    error: OffsetMgrError,
+) -> None:
+    position = _CHOICES[choice]
+    if position is None:
+        refused[tp] = error
+    else:
+        found[tp] = position
+
+
+def _partitions(cluster: Cluster, topics: list[str]) -> list[TopicPartition]:
+    counts = cluster.topics(topics)
+    if missing := [topic for topic in topics if topic not in counts]:
+        raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
+    return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
+
+
+def _cluster(
+    store: OffsetStore, given: Cluster | str | None, config: ConnectionConfig | None, stack: ExitStack
+) -> Cluster:
+    if given is None and store.uri.startswith("kafka://"):
+        given = store.uri.removeprefix("kafka://")
+    if given is None:
+        raise UsageError(f"starting offsets from {store.uri}", "where are the topics?", "say cluster=BOOTSTRAP_SERVERS")
+    if not isinstance(given, str):
+        return given
+    from offsetmgr.kafka.cluster.confluent import open_cluster
+
+    return stack.enter_context(open_cluster(given, config or ConnectionConfig()))

@@ -1,0 +1,285 @@
+"""A store's offsets as rows, and rows into a store: what the data source and the functions of `copying` have in common.
+
+Runs on executors; knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby, islice
+from typing import Any, Final, NamedTuple
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import GroupNotFound, PartialFailure, UnsupportedOperation
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import (
+    Change,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    OffsetStore,
+    Partitions,
+    Verdict,
+)
+from offsetmgr.groups.selection import (
+    KNOWN_GROUPS,
+    TopicSelection,
+    choose_groups,
+    is_pattern,
+    matching_groups,
+    named_groups,
+    require_known,
+)
+from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.origin import Translate
+from offsetmgr.stores.uri import open_store
+
+_ROWS_AT_ONCE: Final = 10_000
+SCHEMA: Final = (
+    "group string, topic string, partition int, offset bigint, metadata string, leader_epoch int, "
+    "commit_timestamp bigint, error string"
+)
+"""Committed offsets as a table, in Spark's DDL: `offsetmgr.core.model.Committed`, null where unknown."""
+COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA.split(", "))
+OUTCOMES: Final = (
+    "group string, topic string, partition int, offset bigint, verdict string, before bigint, atomic boolean, "
+    "error string"
+)
+"""`Outcome` as Spark's DDL."""
+REFUSED: Final = "refuse-recreated"
+"""The verdict of a row that points into the deleted log of a topic that was recreated since."""
+
+
+class Origin(NamedTuple):
+    """The store that rows come from, and what the user states where it belongs to another cluster than the target."""
+
+    uri: str
+    config: ConnectionConfig
+    translate: Translate | None = None
+
+
+class Outcome(NamedTuple):
+    """What became of one row; fields of the row are null where they were null in it.
+
+    ``verdict`` is `offsetmgr.core.offset_store.Verdict`'s, or `REFUSED`; ``before`` the offset that was there, null
+    where nothing was or it is not known; ``atomic`` False where others could have written between our comparison and
+    our write.
+    """
+
+    group: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    verdict: str
+    before: int | None
+    atomic: bool
+    error: str | None
+
+
+def read_rows(
+    groups: Iterable[str], uri: str, config: ConnectionConfig, topics: TopicSelection, *, errors: bool
+) -> Iterator[tuple[Any, ...]]:
+    """All offsets of these groups in these topics, in the order of `COLUMNS`.
+
+    What could not be read is a row with its ``error`` (without a topic where it is the group as a whole), or, unless
+    ``errors``, ends the reading: raises `PartialFailure`, or the group's own error.
+    """
+    with open_store(uri, config) as store:
+        for found in store.scan(groups):
+            broken = {tp: error for tp, error in found.errors.items() if topics.matches(tp)}
+            if not errors and found.error is not None:
+                raise found.error
+            if not errors and broken:
+                raise PartialFailure(f"reading group {found.group}", successes=found.offsets, failures=broken)
+            if found.error is not None:
+                yield (found.group, None, None, None, None, None, None, str(found.error))
+            for tp, committed in found.offsets.items():
+                if topics.matches(tp):
+                    yield (found.group, *tp, *committed[:4], None)
+            for tp, error in broken.items():
+                yield (found.group, *tp, None, None, None, None, str(error))
+
+
+def groups_of(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
+    """The groups that are meant (names and globs; none: all), sorted.
+
+    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells, and `GroupNotFound` for
+    a name or a glob that the store does not know: a misspelt one would be an empty table.
+    """
+    names = list(wanted)
+    with _numbered(uri, config) as store:
+        chosen = choose_groups(store, names, all_groups=not names)
+        if named := sorted(named_groups(names, chosen)):
+            require_known(store, [found.group for found in store.scan(named) if _empty(found)])
+        return chosen
+
+
+def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
+    """As `groups_of`, of several stores, where a group need not be in each of them."""
+    names, known = list(wanted), set[str]()
+    for uri, config in uris:
+        with _numbered(uri, config) as store:
+            known.update(store.groups())
+            # A store may hold offsets of a group that it does not list.
+            asked = [name for name in names if name not in known and not is_pattern(name)]
+            known.update(found.group for found in store.scan(asked) if not _empty(found))
+    for name in names:
+        if not matching_groups([name], known):
+            raise GroupNotFound(f"group {name!r}", "is in none of the stores", KNOWN_GROUPS)
+    return matching_groups(names, sorted(known))
+
+
+def _numbered(uri: str, config: ConnectionConfig) -> OffsetStore:
+    store = open_store(uri, config)
+    if store.capabilities.partitions is Partitions.OF_BROKERS:
+        store.close()
+        raise UnsupportedOperation(store.uri, "its offsets are byte positions of Kafka 0.7", "see migrate plan")
+    return store
+
+
+def _empty(found: GroupOffsets) -> bool:
+    return not found.offsets and not found.errors and found.error is None
+
+
+@contextmanager
+def related(origin: Origin | None, uri: str, config: ConnectionConfig) -> Iterator[Crossing | None]:
+    """How the logs of the rows' origin relate to those of the store at ``uri``; None where no origin is known.
+
+    Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
+    """
+    if origin is None:
+        yield None
+        return
+    with open_store(origin.uri, origin.config) as source, open_store(uri, config) as target:
+        crossing = Crossing(source, target, origin.translate)
+        crossing.check(f"copy to {target.uri}")
+        yield crossing
+
+
+def refusals(
+    rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: Origin
+) -> Iterator[tuple[str, str, int, str]]:
+    """Group, topic, partition and reason of those rows that `write_rows` would refuse."""
+    with related(origin, uri, config) as crossing:
+        assert crossing is not None  # there is an origin
+        left = iter(rows)
+        while batch := list(islice(left, _ROWS_AT_ONCE)):
+            good = [row for row in batch if _no_commit(row) is None]
+            crossing.learn({row["topic"] for row in good})
+            for row in good:
+                if (why := _recreated(row, crossing)) is not None:
+                    yield row["group"], row["topic"], row["partition"], why
+
+
+def write_rows(
+    rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: Origin | None = None
+) -> Iterator[Outcome]:
+    """Commits rows, forward only, and tells what became of each; rows of one group should follow each other.
+
+    ``origin``: the store that the rows come from. Only if that is of the same cluster as the target, the rows' leader
+    epochs are written; rows of recreated topics are refused as far as the origin shows it.
+
+    Written again, as a task is whose worker died, they are unchanged. A row that is no commit (its offset is null, say)
+    fails alone, and so do rows that give one partition different commits: nobody could tell which is meant. Raises
+    `Unreachable`, `TimedOut` where the store as a whole cannot be reached.
+    """
+    pending: dict[str, list[dict[TopicPartition, Change]]] = {}
+    refused: deque[Outcome] = deque()
+
+    def edits() -> Iterator[GroupEdit]:
+        for group, same in groupby(rows, key=lambda row: row["group"]):
+            changes = _changes(same, refused, crossing)
+            if changes:
+                pending.setdefault(group, []).append(changes)
+                yield GroupEdit(group, changes)
+
+    # The crossing asks through stores of its own: the one that is written is in the middle of an edit then.
+    with related(origin, uri, config) as crossing, open_store(uri, config) as store:
+        for result in store.edit(edits()):
+            changes = _taken(pending, result)
+            for tp, outcome in result.outcomes.items():
+                after = changes[tp].after
+                assert after is not None  # nothing is deleted here
+                before = getattr(outcome.before, "offset", None)
+                error = None if outcome.error is None else str(outcome.error)
+                yield Outcome(result.group, *tp, after.offset, outcome.verdict.value, before, result.atomic, error)
+            while refused:
+                yield refused.popleft()
+    yield from refused
+
+
+def _changes(
+    rows: Iterable[Any], refused: deque[Outcome], crossing: Crossing | None = None
+) -> dict[TopicPartition, Change]:
+    """The changes of one group's rows; what is none goes to ``refused``."""
+    group: str | None = None
+    if crossing is not None:
+        rows = list(rows)
+        crossing.learn({row["topic"] for row in rows if isinstance(row["topic"], str)})
+    offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
+    for row in rows:
+        group = row["group"]
+        if (why := _no_commit(row)) is not None:
+            refused.append(_failed(group, row["topic"], row["partition"], row["offset"], why))
+            continue
+        if crossing is not None and (why := _recreated(row, crossing)) is not None:
+            outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
+            refused.append(outcome._replace(verdict=REFUSED))
+            continue
+        commit = _commit(row)
+        commit = commit._replace(leader_epoch=None) if crossing is None else crossing.carry(commit)
+        of_partition = offered.setdefault(TopicPartition(row["topic"], row["partition"]), {})
+        of_partition[commit.offset, commit.metadata] = commit
+    changes: dict[TopicPartition, Change] = {}
+    for tp, commits in offered.items():
+        if len(commits) == 1:
+            changes[tp] = Change(next(iter(commits.values())))
+            continue
+        why = "the table gives this partition several commits: which one is meant?"
+        refused.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
+    return changes
+
+
+def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
+    """The changes that a result is of: a group may have been edited in several parts."""
+    of_group = pending[result.group]
+    found = next(one for one in of_group if one.keys() == result.outcomes.keys())
+    of_group.remove(found)
+    if not of_group:
+        del pending[result.group]
+    return found
+
+
+def _no_commit(row: Any) -> str | None:
+    """Why a row cannot be committed; None where it can."""
+    there = row.__fields__ if hasattr(row, "__fields__") else row
+    if "error" in there and row["error"] is not None:
+        return f"it could not be read: {row['error']}"
+    for name, kind in (("group", str), ("topic", str), ("partition", int), ("offset", int)):
+        if type(row[name]) is not kind:
+            return f"its {name} is {'null' if row[name] is None else repr(row[name])}"
+    return None
+
+
+def _recreated(row: Any, crossing: Crossing) -> str | None:
+    """Why a row points into a deleted log; None where it does not, or where nothing shows it."""
+    commit = _commit(row)
+    found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
+    refused = crossing.refusal(TopicPartition(row["topic"], row["partition"]), found)
+    return None if refused is None else refused.why
+
+
+def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Outcome:
+    return Outcome(group, topic, partition, offset, Verdict.FAILED.value, None, True, why)
+
+
+def _commit(row: Any) -> OffsetAndMetadata:
+    """A row's commit; columns that the table does not have are unknown."""
+    there = row.__fields__ if hasattr(row, "__fields__") else row
+
+    def value(name: str) -> Any:
+        return row[name] if name in there else None
+
+    return OffsetAndMetadata(row["offset"], value("metadata") or "", value("leader_epoch"), value("commit_timestamp"))

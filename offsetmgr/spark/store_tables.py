@@ -1,0 +1,150 @@
+"""`store_table` and `copy`: a store as a table, and a table into a store, by the executors; every outcome is a row.
+
+As ``format("offsetmgr")``, for programs that hold a `ConnectionConfig`: it goes to the executors as it is, and into no
+query plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pyspark import RDD
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sql
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.spark.store_rows import (
+    OUTCOMES,
+    REFUSED,
+    SCHEMA,
+    Origin,
+    Outcome,
+    groups_of,
+    read_rows,
+    refusals,
+    related,
+    write_rows,
+)
+from offsetmgr.spark.versions import require_supported
+
+TASKS: Final = 8
+
+
+def store_table(
+    spark: SparkSession,
+    uri: str,
+    *,
+    groups: Sequence[str] = (),
+    topics: TopicSelection = ALL_TOPICS,
+    errors: bool = False,
+    config: ConnectionConfig | None = None,
+    tasks: int = TASKS,
+) -> DataFrame:
+    """The committed offsets of these groups (names and globs; none: all) as `storerows.SCHEMA`.
+
+    ``errors``: see `storerows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises;
+    what reading raises fails the query.
+    """
+    require_supported("store_table")
+    names = groups_of(uri, ConnectionConfig() if config is None else config, groups)
+    return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
+
+
+def table_of(
+    spark: SparkSession,
+    uri: str,
+    names: Sequence[str],
+    *,
+    topics: TopicSelection = ALL_TOPICS,
+    errors: bool = False,
+    config: ConnectionConfig | None = None,
+    tasks: int = TASKS,
+) -> DataFrame:
+    """As `store_table`, of exactly these groups, whether the store has them or not."""
+    require_supported("table_of")
+    settings = ConnectionConfig() if config is None else config
+
+    def read(part: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+        return read_rows(part, uri, settings, topics, errors=errors)
+
+    shares = spark.sparkContext.parallelize(names, min(tasks, len(names)) or 1)
+    return spark.createDataFrame(shares.mapPartitions(read), SCHEMA)
+
+
+def copy(
+    rows: DataFrame,
+    uri: str,
+    *,
+    config: ConnectionConfig | None = None,
+    tasks: int = TASKS,
+    origin: Origin | None = None,
+) -> DataFrame:
+    """Commits the rows of ``rows`` (as `storerows.SCHEMA`, of which metadata, epoch and time may be missing) to the
+    store at ``uri``, and gives `storerows.OUTCOMES`, one a row.
+
+    ``origin`` names the store that the rows come from. If that belongs to another Kafka cluster than the target,
+    `OtherCluster` is raised before anything is read, unless ``origin`` holds a translation; rows of topics that were
+    recreated after their commit have the verdict ``refuse-recreated``. Without it the caller vouches that the
+    offsets belong to the target's logs. Leader epochs are written only if the origin is of the same cluster.
+
+    Forward only, each write conditional on what was there. All rows of a group are one task's. The copy happens while
+    the outcomes are read, and anew whenever they are read again (what is there already is ``unchanged`` then): keep
+    them with ``persist()`` or write them away. A task whose worker died is done again.
+    """
+    require_supported("copy")
+    return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
+
+
+def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
+    """What `copy` would do with ``rows``, ``there`` being what the target holds of their groups: ``outcome`` is
+    ``write``, ``unchanged``, ``refuse-rewind`` (it would take the group back) or ``refuse-recreated`` (it is among
+    `recreated`, and ``error`` says why), ``before`` the offset there.
+
+    ``metadata``: whether the target keeps any, so that another one is a reason to write.
+    """
+    require_supported("foreseen")
+    held = there.select(
+        "group", "topic", "partition", sql.col("offset").alias("before"), sql.col("metadata").alias("m")
+    )
+    same = sql.col("offset") == sql.col("before")
+    outcome = (
+        sql.when(sql.col("error").isNotNull(), REFUSED)
+        .when(sql.col("offset") < sql.col("before"), "refuse-rewind")
+        .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
+        .otherwise("write")
+    )
+    partition = ["group", "topic", "partition"]
+    joined = rows.drop("error").join(recreated, partition, "left").join(held, partition, "left")
+    return joined.withColumn("outcome", outcome).select(*partition, "offset", "before", "outcome", "error")
+
+
+def recreated(rows: DataFrame, uri: str, origin: Origin, *, config: ConnectionConfig | None = None) -> DataFrame:
+    """Those of ``rows`` (group, topic, partition) that `copy` would refuse, each with its ``error``."""
+    settings = ConnectionConfig() if config is None else config
+
+    def refused(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
+        return refusals(part, uri, settings, origin)
+
+    table = "group string, topic string, partition int, error string"
+    return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(refused), table)
+
+
+def written(
+    rows: DataFrame,
+    uri: str,
+    *,
+    config: ConnectionConfig | None = None,
+    tasks: int = TASKS,
+    origin: Origin | None = None,
+) -> RDD[Outcome]:
+    """What `copy` does, and its outcomes before they are a table."""
+    settings = ConnectionConfig() if config is None else config
+    with related(origin, uri, settings):
+        pass  # another cluster is refused here, before an executor reads anything
+
+    def write(part: Iterable[Row]) -> Iterator[Outcome]:
+        return write_rows(part, uri, settings, origin)
+
+    return rows.repartition(tasks, "group").sortWithinPartitions("group").rdd.mapPartitions(write)

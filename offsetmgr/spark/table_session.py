@@ -1,0 +1,94 @@
+"""`table_session`: a SparkSession that knows our tables and needs no Kafka connector, and `register` for any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from offsetmgr.core.errors import SparkError
+from offsetmgr.spark.data_source import StoreSource
+from offsetmgr.spark.log_source import LogSource
+from offsetmgr.spark.segment_source import SegmentSource
+from offsetmgr.spark.versions import require_supported
+
+LOCAL: Final = "local[*,4]"
+"""Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
+_LOOPBACK: Final = "127.0.0.1"
+_A_CORE: Final = 4
+"""Partitions of a shuffle for each core of this machine."""
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "FATAL",
+}
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Makes ``format("offsetmgr")``, ``"offsetmgr-log"`` and ``"offsetmgr-segments"`` known in this session; gives it
+    back."""
+    require_supported("offsetmgr's tables in Spark")
+    spark.dataSource.register(StoreSource)
+    spark.dataSource.register(LogSource)
+    spark.dataSource.register(SegmentSource)
+    return spark
+
+
+def table_session(name: str, *, master: str | None = None, **conf: object) -> SparkSession:
+    """The running session, or a new one; our tables are known in it.
+
+    ``master`` as Spark takes it (None: `LOCAL`); ``conf``: Spark's settings, dots written as two underscores. Workers
+    run the Python of this process, unless ``PYSPARK_PYTHON`` names another: on a cluster, one with offsetmgr.
+    """
+    require_supported("a Spark session with offsetmgr's tables")
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return register(running)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(master or LOCAL)
+    here: dict[str, object] = {}
+    if master is None:
+        # Spark's 200 are meant for a cluster: here most of an audit's time would go into starting tasks.
+        here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
+        # Nobody else needs to reach the driver.
+        here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+    for key, value in {
+        **_SETTINGS,
+        **here,
+        **{key.replace("__", "."): value for key, value in conf.items()},
+    }.items():
+        builder = builder.config(key, value)
+    return register(builder.getOrCreate())
+
+
+@contextmanager
+def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for one job: the running one, or one of its own that is stopped at the end.
+
+    Raises `SparkError` for what fails in Spark, with the reason.
+    """
+    own = None
+    try:
+        running = SparkSession.getActiveSession()
+        spark = table_session(name, master=master, **conf)
+        own = None if running is not None else spark
+        yield spark
+    except (PySparkException, Py4JError) as error:
+        raise SparkError("the Spark job failed", _reason(str(error)), "--debug shows all that Spark says") from error
+    finally:
+        if own is not None:
+            own.stop()
+
+
+def _reason(text: str) -> str:
+    """The line of a Spark failure that says what happened: our own error in a worker, where there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("offsetmgr.")]
+    return ours[-1].partition(": ")[2] if ours else next(iter(lines), "it does not say why")

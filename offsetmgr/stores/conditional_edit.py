@@ -1,0 +1,197 @@
+"""What an edit of a group comes to over what the group holds, and carrying it out: for the stores that speak Kafka's
+protocol, which keep metadata and leader epochs.
+
+No I/O of its own; how a group is read, written and guarded is the store's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import (
+    Conflict,
+    LockLost,
+    OffsetMetadataTooLarge,
+    OffsetMgrError,
+    RewindRefused,
+    ServerError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from offsetmgr.core.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import (
+    Capabilities,
+    Change,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    Verdict,
+    same_value,
+)
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+
+KEPT: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
+"""What is compared to tell whether a write would change anything."""
+
+_LONGEST_STRING: Final = 2**15 - 1
+
+Outcomes = dict[TopicPartition, OffsetMgrError | None]
+Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[Outcomes]]
+Erase = Callable[[Sequence[TopicPartition]], Awaitable[Outcomes]]
+
+
+class Decided(NamedTuple):
+    """The outcomes that need no write (unchanged, refused, unreadable), and the partitions left to write."""
+
+    outcomes: dict[TopicPartition, ChangeOutcome]
+    todo: list[TopicPartition]
+
+
+async def carry_out(
+    changes: Mapping[TopicPartition, Change],
+    held: FetchedGroup,
+    write: Write,
+    erase: Erase,
+    decided: Decided | None = None,
+) -> dict[TopicPartition, ChangeOutcome]:
+    """Decides what is to be written over ``held`` (unless that is ``decided``), writes it, and tells what became of
+    each partition.
+
+    A failure of the commit as a whole is each of its partitions' outcome, and then nothing is erased either; what was
+    decided without writing stays decided.  Raises `LockLost` if it was lost before anything was written.
+    """
+    outcomes, todo = decided or decide(changes, held)
+    commits: dict[TopicPartition, OffsetAndMetadata] = {}
+    erasures: list[TopicPartition] = []
+    for tp in todo:
+        after = changes[tp].after
+        if after is None:
+            erasures.append(tp)
+        else:
+            commits[tp] = after
+    results: Outcomes = {}
+    try:
+        if commits:
+            results |= await write(commits)
+        if erasures:
+            results |= await erase(erasures)
+    except LockLost:
+        if not results:
+            raise
+        results |= dict.fromkeys(erasures, LockLost("group lock", "was lost before the deletion"))
+    except OffsetMgrError as error:
+        results |= {tp: error for tp in todo if tp not in results}
+    for tp in todo:
+        before = held.offsets.get(tp, ABSENT)
+        if tp not in results:
+            silence = ServerError(str(tp), "the broker did not answer for it")
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, silence)
+        elif (failure := results[tp]) is None:
+            outcomes[tp] = ChangeOutcome(Verdict.WRITTEN, before)
+        else:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, failure)
+    return {tp: outcomes[tp] for tp in changes}
+
+
+def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Decided:
+    """What each change comes to, over what the group holds."""
+    outcomes: dict[TopicPartition, ChangeOutcome] = {}
+    todo: list[TopicPartition] = []
+    errors, offsets = held.errors, held.offsets
+    for tp, change in changes.items():
+        unreadable = errors.get(tp) if errors else None
+        before = offsets.get(tp, ABSENT)
+        if unreadable is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, None, unreadable)
+        elif (refusal := malformed(tp, change.after) or _conflict(tp, change, before)) is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, refusal)
+        elif same_value(before, change.after, KEPT):
+            outcomes[tp] = ChangeOutcome(Verdict.UNCHANGED, before)
+        elif (rewind := _rewind(tp, change, before)) is not None:
+            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, rewind)
+        else:
+            todo.append(tp)
+    return Decided(outcomes, todo)
+
+
+def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
+    """The same changes for a broker that keeps no leader epochs: an offset with the same number is the same there."""
+    return {
+        tp: change
+        if change.after is None or change.after.leader_epoch is None
+        else change._replace(after=change.after._replace(leader_epoch=None))
+        for tp, change in changes.items()
+    }
+
+
+def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
+    """The result where the group as a whole was refused."""
+    return GroupEditResult(
+        edit.group, {tp: ChangeOutcome(Verdict.FAILED, None, error) for tp in edit.changes}, how="nothing was written"
+    )
+
+
+def _conflict(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
+    expected = change.expected
+    if expected is None or expected is before or _offset_of(expected) == _offset_of(before):
+        return None
+    return Conflict(str(tp), f"expected {_said(expected)}, found {_said(before)}", actual=before)
+
+
+def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
+    if change.allow_rewind or change.after is None or not isinstance(before, Committed):
+        return None
+    if change.after.offset >= before.offset:
+        return None
+    return RewindRefused(
+        str(tp), f"is at {before.offset}, and {change.after.offset} would lower it", "allow rewinds if this is meant"
+    )
+
+
+def malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
+    """What cannot even be said in a request."""
+    if isinstance(tp.partition, BrokerPartition):
+        return UsageError(
+            str(tp),
+            "is a byte position of Kafka 0.7, and no offset",
+            "see migrate plan --partition-map",
+        )
+    if not 0 <= tp.partition < 2**31 or not _is_string(tp.topic):
+        return UnknownTopicOrPartition(str(tp)[:300], "there can be no such topic or partition")
+    if after is None:
+        return None
+    if not 0 <= after.offset < 2**63:
+        return UsageError(str(tp), f"{after.offset} is not an offset")
+    if after.metadata and len(after.metadata.encode()) > _LONGEST_STRING:
+        return OffsetMetadataTooLarge(str(tp), f"metadata of {len(after.metadata)} characters")
+    if after.leader_epoch is not None and not 0 <= after.leader_epoch < 2**31:
+        return UsageError(str(tp), f"{after.leader_epoch} is not a leader epoch")
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _is_string(text: str) -> bool:
+    return 0 < len(text.encode()) <= _LONGEST_STRING
+
+
+def bad_group(group: str) -> OffsetMgrError | None:
+    if _is_string(group):
+        return None
+    return UsageError(f"group {group[:50]!r}", "is not a possible group id")
+
+
+def scanned(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffsets:
+    if isinstance(found, OffsetMgrError):
+        return GroupOffsets(group, {}, error=found)
+    return GroupOffsets(group, found.offsets, found.errors)
+
+
+def _offset_of(found: Offset) -> int | None:
+    return None if isinstance(found, Absent) else found.offset
+
+
+def _said(found: Offset) -> str:
+    return "no commit" if isinstance(found, Absent) else f"offset {found.offset}"

@@ -1,0 +1,139 @@
+"""The rules of two stores that are to say the same (rule 7), as functions of what both hold: no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change that the primary took and the secondary did not, yet.
+
+    ``after`` None is a deletion. ``expected`` is what the secondary held when the change was decided, None where that
+    could not be read. ``error`` is the latest failure.
+    """
+
+    after: OffsetAndMetadata | None
+    expected: Offset | None
+    allow_rewind: bool
+    error: OffsetMgrError
+
+    @property
+    def lowers(self) -> bool:
+        """Whether it may lower (or delete) what the secondary holds."""
+        return self.allow_rewind or self.after is None
+
+    def change(self) -> Change:
+        """As the secondary is told: forward unless a rewind was meant, and then only over what was there."""
+        return Change(self.after, self.expected if self.lowers else None, self.allow_rewind)
+
+    def overtaken(self, primary: Offset) -> bool:
+        """Whether others have changed the primary since, so that this must not be written any more."""
+        if self.after is None or isinstance(primary, Absent):
+            return not (self.after is None and isinstance(primary, Absent))
+        return primary.offset != self.after.offset if self.lowers else primary.offset < self.after.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to become of one group's changes: those that failed at once, and each store's part of the others."""
+
+    failed: dict[TopicPartition, ChangeOutcome]
+    primary: dict[TopicPartition, Change]
+    secondary: dict[TopicPartition, Pending]
+
+
+def refused(
+    where: str,
+    change: Change,
+    first: Offset | OffsetMgrError,
+    second: Offset | OffsetMgrError,
+    waiting: Pending | None,
+) -> ChangeOutcome | None:
+    """The outcome of a change that must not reach the primary, or None."""
+    if isinstance(first, OffsetMgrError):
+        return ChangeOutcome(Verdict.FAILED, None, first)
+    if isinstance(second, OffsetMgrError):
+        # the primary's own rule suffices: what does not lower the primary cannot lower the larger of both
+        return ChangeOutcome(Verdict.FAILED, None, second) if change.expected is not None else None
+    held = larger(first, second)
+    if change.expected is not None and _offset(change.expected) != _offset(held):
+        why = f"holds {_said(held)} where {_said(change.expected)} was expected"
+        return ChangeOutcome(Verdict.FAILED, held, Conflict(where, why, "read it again", actual=held))
+    # a rewind or deletion that the secondary has not taken yet counts as done for the commits that follow it
+    floor = first if waiting is not None and waiting.lowers and change.expected is None else held
+    if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
+        if change.allow_rewind:
+            return None
+        why = f"{change.after.offset} is below the committed {floor.offset}"
+        return ChangeOutcome(Verdict.FAILED, held, RewindRefused(where, why, "allow rewinds if meant"))
+    return None
+
+
+def combined(
+    edit: GroupEdit,
+    decision: Decision,
+    done: GroupEditResult | None,
+    second: GroupOffsets,
+    errors: Mapping[TopicPartition, OffsetMgrError],
+    written: Iterable[TopicPartition],
+) -> GroupEditResult:
+    """Both stores' outcomes as one; ``written`` are the partitions that the secondary took now."""
+    outcomes = dict(decision.failed)
+    also_written = set(written)
+    for tp, outcome in {} if done is None else done.outcomes.items():
+        there = outcome_of(second, tp)
+        known = outcome.before is not None and not isinstance(there, OffsetMgrError)
+        before = larger(outcome.before, there) if known else None  # type: ignore[arg-type]
+        unchanged = outcome.verdict is Verdict.UNCHANGED and tp in also_written
+        outcomes[tp] = ChangeOutcome(Verdict.WRITTEN if unchanged else outcome.verdict, before, outcome.error)
+    compared = any(change.expected is not None for change in edit.changes.values())
+    how = f"primary: {done.how or 'its own rule'}" if done is not None else ""
+    if compared:
+        how += "; the secondary was read before the primary was written, and written after it"
+    return GroupEditResult(
+        edit.group,
+        {tp: outcomes[tp] for tp in edit.changes},
+        atomic=(done is None or done.atomic) and not compared,
+        how=how,
+        secondary=errors,
+    )
+
+
+def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
+    """The larger of both, partition by partition; an error in either is the partition's error (rule 1)."""
+    if error := first.error or second.error:
+        return GroupOffsets(first.group, {}, error=error)
+    errors = {**second.errors, **first.errors}
+    offsets = {
+        tp: found
+        for tp in dict.fromkeys([*first.offsets, *second.offsets])
+        if tp not in errors
+        and isinstance(found := larger(first.offsets.get(tp, ABSENT), second.offsets.get(tp, ABSENT)), Committed)
+    }
+    return GroupOffsets(first.group, offsets, errors)
+
+
+def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrError:
+    error = found.error or found.errors.get(tp)
+    return error if error is not None else found.offsets.get(tp, ABSENT)
+
+
+def larger(first: Offset, second: Offset) -> Offset:
+    """The larger offset, the primary's where they are equal; without a version, which is one store's own."""
+    if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
+        first = second
+    return first if isinstance(first, Absent) else first._replace(version=None)
+
+
+def _offset(found: Offset) -> int | None:
+    return found.offset if isinstance(found, Committed) else None
+
+
+def _said(found: Offset) -> str:
+    return str(found.offset) if isinstance(found, Committed) else "no commit"

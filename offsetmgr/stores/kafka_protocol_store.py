@@ -1,0 +1,178 @@
+"""Stores that are spoken to over Kafka's protocol: synchronous on the outside, an event loop in the background.
+
+What is read and written, and how, is `wired_edits`' and its subclasses'.  The wire protocol is imported when it is
+first needed, because that takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import PartialFailure
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets, StoreBase
+from offsetmgr.stores.origin import LogOrigin
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.client.client import Client
+    from offsetmgr.stores.protocol_edits import WiredEdits
+
+T = TypeVar("T")
+
+_SCAN_BATCH: Final = 100
+EDIT_BATCH: Final = 128
+FIRST_BATCH: Final = 25
+"""Groups in the first batch of a stream: the first results come soon, and short streams need no more."""
+_SCANS_IN_FLIGHT: Final = 3
+EDITS_IN_FLIGHT: Final = 4
+
+
+class WiredStore(StoreBase):
+    """The parts of a store that follow from its `WiredEdits`.
+
+    ``timeout_ms`` of the configuration bounds the reading of one group and the edit of one group.  Besides plain text
+    it speaks TLS and SASL PLAIN and SCRAM.
+    """
+
+    kind: ClassVar[str]
+    parallel_calls = 8
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
+        self._bootstrap = bootstrap
+        self._config = config or ConnectionConfig()
+        self._connection: Wire | None = None
+        self._connecting = threading.Lock()
+
+    def _client(self, config: ConnectionConfig) -> Client:
+        """A client that has not connected yet."""
+        raise NotImplementedError
+
+    def _edits(self, client: Client, timeout: float) -> WiredEdits:
+        """``timeout`` is in seconds."""
+        raise NotImplementedError
+
+    @property
+    def uri(self) -> str:
+        return f"{self.kind}://{self._bootstrap}"
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        asked = None if partitions is None else list(dict.fromkeys(partitions))
+        if asked is not None and not asked:
+            return {}
+        wire = self.wire()
+        found = wire.run(lambda deadline: wire.edits.fetch(group, asked, deadline))
+        offsets: dict[TopicPartition, Offset] = dict(found.offsets)
+        if asked is not None:
+            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
+        if found.errors:
+            raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=found.errors)
+        return offsets
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        from offsetmgr.kafka.client.background_loop import batches, in_flight
+
+        wire = self.wire()
+        yield from in_flight(
+            wire.runner,
+            batches(groups, first=FIRST_BATCH, most=_SCAN_BATCH, key=str),
+            wire.edits.scan,
+            most=_SCANS_IN_FLIGHT,
+            key=str,
+            finish=False,
+        )
+
+    def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+        """See `offsetmgr.core.offset_store.NamedScanStore`."""
+        from offsetmgr.kafka.client.background_loop import batches, in_flight
+
+        wire = self.wire()
+        yield from in_flight(
+            wire.runner,
+            batches(asked.items(), first=FIRST_BATCH, most=_SCAN_BATCH, key=_named_group),
+            wire.edits.scan_named,
+            most=_SCANS_IN_FLIGHT,
+            key=_named_group,
+            finish=False,
+        )
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        from offsetmgr.kafka.client.background_loop import batches, in_flight
+
+        wire = self.wire()
+        yield from in_flight(
+            wire.runner,
+            batches(edits, first=FIRST_BATCH, most=EDIT_BATCH, key=_group_of),
+            wire.edits.edit,
+            most=EDITS_IN_FLIGHT,
+            key=_group_of,
+            finish=True,
+        )
+
+    def log_origin(self) -> LogOrigin:
+        """The cluster that the brokers (or the managers, for the brokers behind them) name."""
+        wire = self.wire()
+        cluster_id, brokers = wire.run(wire.client.cluster)
+        known = frozenset(f"{broker.host.lower()}:{broker.port}" for broker in brokers)
+        return LogOrigin(cluster_id or None, f"cluster id and brokers as {self.uri} names them", known)
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        from offsetmgr.kafka.client.topic_ids import topic_ids
+
+        wire, asked = self.wire(), None if topics is None else list(topics)
+        return wire.run(lambda deadline: topic_ids(wire.client, asked, deadline))
+
+    def delete_group(self, group: str) -> None:
+        """Deletes a group with all that it has committed.
+
+        Raises `GroupActive` with the members' names, `GroupNotFound`, and what reading raises.
+        """
+        wire = self.wire()
+        wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
+
+    def close(self) -> None:
+        with self._connecting:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def wire(self) -> Wire:
+        """The connected half, which is made when it is first asked for."""
+        with self._connecting:
+            if self._connection is None:
+                client = self._client(self._config)
+                self._connection = Wire(client, self._edits(client, self._config.timeout_ms / 1000))
+            return self._connection
+
+
+class Wire:
+    """The connected half of a store: an event loop in a thread, and what runs in it."""
+
+    def __init__(self, client: Client, edits: WiredEdits) -> None:
+        from offsetmgr.kafka.client.background_loop import Runner
+
+        self.client = client
+        self.edits = edits
+        self.runner = Runner()
+
+    def run(self, call: Callable[[float], Awaitable[T]]) -> T:
+        """Waits for a call in the loop, which is given its deadline."""
+
+        async def within() -> T:
+            return await call(self.edits.deadline())
+
+        return self.runner.run(within())
+
+    def close(self) -> None:
+        self.runner.run(self.client.close())
+        self.runner.close()
+
+
+def _named_group(asked: tuple[str, Sequence[TopicPartition]]) -> str:
+    return asked[0]
+
+
+def _group_of(edit: GroupEdit) -> str:
+    return edit.group

@@ -1,0 +1,226 @@
+"""`Follower`: a member's side of the switch: it goes by the groups' modes, and says so.
+
+Ordering contract, for each group: whoever works with the offsets does so within `using`, which is entered only while no
+switch is under way and the session's lease is valid. When a switch begins, the follower waits until nobody is within,
+lets what the second store still lacks be written, and only then acknowledges; nobody enters again before the switch has
+ended. So between the last acknowledgement and the end of the switch nobody commits, and nobody fetches.
+
+A switch whose process is gone is ended by the members themselves: they go back to the mode that they had.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, Protocol
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, SessionExpired, SwitchInProgress, Unreachable
+from offsetmgr.stores.switched.nodes import Seen, SwitchNodes
+from offsetmgr.stores.switched.records import FollowerNode, Storage
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+_LOG: Final = logging.getLogger("offsetmgr.migration.live")
+_TRIES: Final = 8
+_LOOK_S: Final = 0.05
+_AGAIN_S: Final = 0.2
+"""After what failed is tried again."""
+_LONGEST_END_S: Final = 3.0
+"""Waited for the thread: it may be asking a server that does not answer, and can do no harm then."""
+
+
+class Lease(Protocol):
+    """What is asked of a `SessionLease` here."""
+
+    @property
+    def expired(self) -> bool: ...
+
+    def valid(self) -> bool: ...
+
+
+class _Group:
+    """One group as its follower sees it: ``seen`` is what it goes by, ``acknowledged`` what it has acknowledged. Not
+    only its version: the node may have been deleted, with the member's own, and made anew."""
+
+    def __init__(self, nodes: SwitchNodes, seen: Seen) -> None:
+        self.nodes = nodes
+        self.seen: Seen | None = seen
+        self.acknowledged = seen
+
+
+class Follower:
+    """Follows groups in one session, in a thread of its own from `begin` to `end`. Safe for several threads.
+
+    ``flush`` writes what a group's second store still lacks, and says whether nothing is left. ``start`` is the mode
+    of a group of which nobody has said one: the first member says this one. ``patience_s`` is how long `using` waits.
+    """
+
+    def __init__(
+        self,
+        session: ZookeeperSession,
+        lease: Lease,
+        name: str,
+        *,
+        start: Phase | None,
+        flush: Callable[[str], bool],
+        patience_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self._session = session
+        self._lease = lease
+        self._start = start
+        self._flush = flush
+        self._patience_s = patience_s
+        self._clock = clock or SystemClock()
+        self._inside = threading.Condition()
+        self._groups: dict[str, _Group] = {}
+        self._marking = threading.Lock()
+        self._marked: set[str] = set()
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offsetmgr-switch", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Follows no longer; the member's nodes go with its session."""
+        self._ended.set()
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_LONGEST_END_S)
+
+    def follows(self, group: str) -> bool:
+        return group in self._groups
+
+    def follow(self, group: str) -> None:
+        """Becomes a member of the group's switch. Raises `GroupNotFound` where nobody has said where its offsets are,
+        and what the session raises."""
+        with self._inside:
+            if group not in self._groups:
+                self._groups[group] = self._join(SwitchNodes(self._session, group))
+                self._mark(group)
+
+    @contextmanager
+    def using(self, group: str) -> Iterator[Phase]:
+        """The group's mode, which stays as it is within the block.
+
+        Raises `SwitchInProgress` where a switch (or a lease that has run out) is waited for in vain, `SessionExpired`,
+        and as `follow`.
+        """
+        deadline = self._clock.monotonic() + self._patience_s
+        with self._inside:
+            while True:
+                if self._ended.is_set():
+                    raise Unreachable(f"offsets of group {group}", "the store has been closed")
+                if self._lease.expired:
+                    raise SessionExpired(f"offsets of group {group}", "the member's ZooKeeper session has expired")
+                self.follow(group)
+                seen = self._groups[group].seen
+                if seen is not None and seen.storage.turning is None and self._lease.valid():
+                    break
+                if (left := deadline - self._clock.monotonic()) <= 0:
+                    raise self._in_vain(group, seen)
+                self._inside.wait(min(left, _LOOK_S))
+            yield seen.storage.mode
+
+    def _in_vain(self, group: str, seen: Seen | None) -> SwitchInProgress:
+        if seen is None:
+            why = "the node that says where they are is gone"
+        elif seen.storage.turning is not None:
+            why = f"a switch to {seen.storage.turning.value}, by {seen.storage.who}, has not ended"
+        else:
+            why = "the member's ZooKeeper session may be over"
+        return SwitchInProgress(f"offsets of group {group}", f"{why} within {self._patience_s:g} s")
+
+    # --- what it says -------------------------------------------------------------------------------
+
+    def _node(self, seen: Seen) -> FollowerNode:
+        return FollowerNode(seen.storage.epoch, socket.gethostname(), os.getpid())
+
+    def _join(self, nodes: SwitchNodes) -> _Group:
+        def changed(_: str) -> None:
+            self._mark(nodes.group)
+
+        for _ in range(_TRIES):
+            seen = nodes.read(changed)
+            if seen is None:
+                if self._start is None:
+                    raise GroupNotFound(
+                        f"switch of group {nodes.group}",
+                        "nobody has said where its offsets are",
+                        "say it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the store's URI",
+                    )
+                nodes.declare(Storage(self._start, 1, f"member {self.name}", self._clock.now_ms()))
+            elif nodes.acknowledge(self.name, self._node(seen), seen.version):
+                return _Group(nodes, seen)
+        raise Conflict(f"switch of group {nodes.group}", "it changes all the time", "try again when it is quiet")
+
+    def _mark(self, group: str) -> None:
+        with self._marking:
+            self._marked.add(group)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            with self._marking:
+                marked, self._marked = self._marked, set()
+            late = False
+            for group in marked & self._groups.keys():  # one that is only joining marks itself again
+                try:
+                    settled = self._look(self._groups[group])
+                except SessionExpired:
+                    return
+                except OffsetMgrError as error:
+                    _LOG.warning("switch of group %s: %s; trying again", group, error)
+                    settled = False
+                if not settled:
+                    late = True
+                    with self._marking:
+                        self._marked.add(group)
+            if late and not self._ended.wait(_AGAIN_S):
+                self._wake.set()
+
+    def _look(self, one: _Group) -> bool:
+        """Goes by what the node says now, and acknowledges it. False: look again soon."""
+
+        def changed(_: str) -> None:
+            self._mark(one.nodes.group)
+
+        # While it is read others may be within; from then on nobody is, until it is known what holds.
+        seen = one.nodes.read(changed)
+        with self._inside:
+            one.seen = seen
+            self._inside.notify_all()
+            if seen is None:
+                _LOG.error("group %s: nobody says any more where its offsets are", one.nodes.group)
+                return False
+            if one.acknowledged != seen:
+                if seen.storage.turning is not None and not self._flush(one.nodes.group):
+                    return False
+                if not one.nodes.acknowledge(self.name, self._node(seen), seen.version):
+                    return False
+                one.acknowledged = seen
+        if seen.storage.turning is not None and one.nodes.switcher(changed) is None:
+            self._give_back(one.nodes, seen)
+            return False
+        return True
+
+    def _give_back(self, nodes: SwitchNodes, seen: Seen) -> None:
+        who = f"member {self.name}: the process that was switching is gone"
+        if nodes.give_back(seen, back(seen.storage, who, self._clock.now_ms())):
+            _LOG.warning("group %s: back to %s, %s", nodes.group, seen.storage.mode.value, who)
+
+
+def back(storage: Storage, who: str, now_ms: int) -> Storage:
+    """What is said where nothing came of a switch."""
+    return replace(storage, epoch=storage.epoch + 1, who=who, when_ms=now_ms, turning=None)

@@ -1,0 +1,187 @@
+"""`SwitchNodes`: what lies in ZooKeeper of one group's switch, read and written. No thread, no decision.
+
+::
+
+    /offsetmgr/groups/GROUP/storage         the mode: where the group's offsets are; changed by compare-and-set alone
+    /offsetmgr/groups/GROUP/storage/NAME    a member that follows it (ephemeral), with the epoch it has acknowledged
+    /offsetmgr/groups/GROUP/switcher        who is switching (ephemeral): gone with its process
+
+Ordering contract: a member joins, and acknowledges, only while ``storage`` is at the version that it has read (a check
+in the same transaction). So whoever changes ``storage`` and then lists the members sees every one that may still go by
+the earlier version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError, ServerError
+from offsetmgr.stores.switched.records import (
+    FollowerNode,
+    Storage,
+    SwitcherNode,
+    decode_follower,
+    decode_storage,
+    decode_switcher,
+    encode_follower,
+    encode_storage,
+    encode_switcher,
+)
+from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Check, Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.groups.membership import ensure
+from offsetmgr.zookeeper.nodes.paths import check_group
+
+GROUPS: Final = "/offsetmgr/groups"
+_RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What ``storage`` said, at which version of the node."""
+
+    storage: Storage
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A live member. ``session_id`` is the session with which it ends."""
+
+    name: str
+    node: FollowerNode
+    session_id: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.node.process} on {self.node.host})"
+
+
+class SwitchNodes:
+    """One group's nodes through one session. All methods raise what the session raises.
+
+    Those that write give False (or None) where somebody else was quicker, or where it is not known whether they wrote:
+    read again then.
+    """
+
+    def __init__(self, session: ZookeeperSession, group: str) -> None:
+        """Raises `UsageError` for a group that cannot be a node."""
+        self._session = session
+        self.group = group
+        self.root = f"{GROUPS}/{check_group(group)}"
+        self.storage_path, self.switcher_path = f"{self.root}/storage", f"{self.root}/switcher"
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def read(self, changed: WatchCallback | None = None) -> Seen | None:
+        """Where the group's offsets are; None where nobody has said it. ``changed`` as in `watch_data`.
+
+        Raises `Unreadable`, `UnknownVersion` too.
+        """
+        node = (
+            self._session.get(self.storage_path)
+            if changed is None
+            else self._session.watch_data(self.storage_path, changed)
+        )
+        return None if node is None else Seen(decode_storage(self._full(self.storage_path), node.data), node.version)
+
+    def switcher(self, changed: WatchCallback | None = None) -> SwitcherNode | None:
+        """Who is switching now; None: nobody. Raises `Unreadable`, `UnknownVersion` too."""
+        node = (
+            self._session.get(self.switcher_path)
+            if changed is None
+            else self._session.watch_data(self.switcher_path, changed)
+        )
+        return None if node is None else decode_switcher(self._full(self.switcher_path), node.data)
+
+    def followers(self) -> list[Follower]:
+        """The live members, sorted by name. Raises `Unreadable`, `UnknownVersion` too: none may be missed."""
+        names = sorted(self._session.children(self.storage_path) or ())
+        paths = [self.member_path(name) for name in names]
+        found: list[Follower] = []
+        for name, path, node in zip(names, paths, self._session.get_many(paths), strict=True):
+            if isinstance(node, OffsetMgrError):
+                raise node
+            if node is not None:
+                found.append(Follower(name, decode_follower(self._full(path), node.data), node.ephemeral_owner))
+        return found
+
+    def watch_followers(self, names: list[str], changed: WatchCallback) -> None:
+        """Watches these members' words, and who comes and goes."""
+        self._session.watch_many([self.member_path(name) for name in names], [self.storage_path], changed)
+
+    def member_path(self, name: str) -> str:
+        return f"{self.storage_path}/{name}"
+
+    # --- a member's writes --------------------------------------------------------------------------
+
+    def declare(self, storage: Storage) -> bool:
+        """Says where the offsets are, where nobody has said it yet."""
+        parts = self.root.split("/")[1:]
+        ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
+        return self._won([Create(self.storage_path, encode_storage(storage))])
+
+    def join(self, name: str, node: FollowerNode, version: int) -> bool:
+        """Becomes a member that goes by ``storage`` at this version."""
+        path = self.member_path(name)
+        return self._won([Check(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)])
+
+    def acknowledge(self, name: str, node: FollowerNode, version: int) -> bool:
+        """Says that this member goes by ``storage`` at this version; joins again where its node has gone."""
+        path = self.member_path(name)
+        mine = self._session.get(path)
+        if mine is None:
+            return self.join(name, node, version)
+        return self._won([Check(self.storage_path, version), SetData(path, encode_follower(node), mine.version)])
+
+    # --- the switch's writes ------------------------------------------------------------------------
+
+    def hold(self, seen: Seen, storage: Storage, who: str) -> bool:
+        """Begins a switch: its process's node and the new ``storage``, together."""
+        begun: list[Operation] = [Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)]
+        return self._won([*begun, SetData(self.storage_path, encode_storage(storage), seen.version)])
+
+    def settle(self, seen: Seen, storage: Storage) -> bool:
+        """Ends a switch of this session, with one mode or the other."""
+        ended: list[Operation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
+        return self._won([*ended, Delete(self.switcher_path, 0)])
+
+    def give_back(self, seen: Seen, storage: Storage) -> bool:
+        """Ends a switch whose process is gone."""
+        return self._won([SetData(self.storage_path, encode_storage(storage), seen.version)])
+
+    def _won(self, operations: list[Operation]) -> bool:
+        outcome = self._session.transaction(operations)
+        if outcome.state is State.COMMITTED:
+            return True
+        if outcome.state is State.REFUSED and outcome.code in _RACES:
+            return False
+        if outcome.state in (State.UNKNOWN, State.NOT_SENT):
+            self._session.sync()  # which says so where the session is over
+            return False
+        raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
+
+    def _full(self, path: str) -> str:
+        return self._session.chroot + path
+
+
+def modes(session: ZookeeperSession, groups: list[str]) -> Mapping[str, Storage | OffsetMgrError | None]:
+    """Where many groups' offsets are, in one request; None where nobody has said it."""
+    found: dict[str, Storage | OffsetMgrError | None] = {}
+    paths: dict[str, str] = {}
+    for group in groups:
+        try:
+            paths[group] = SwitchNodes(session, group).storage_path
+        except OffsetMgrError as error:
+            found[group] = error
+    for (group, path), node in zip(paths.items(), session.get_many(list(paths.values())), strict=True):
+        if node is None or isinstance(node, OffsetMgrError):
+            found[group] = node
+            continue
+        try:
+            found[group] = decode_storage(session.chroot + path, node.data)
+        except OffsetMgrError as error:
+            found[group] = error
+    return found

@@ -1,0 +1,324 @@
+"""`SwitchedStore`: the offsets of groups that can be switched between ZooKeeper, both stores and Kafka as they run.
+
+Each group is read and written where its znode says, and a program that commits is a member: a switch waits for it. Who
+only reads is none; such a read is taken again where the mode changed meanwhile.
+
+What the member does in ZooKeeper it does in one session, that of its ephemeral node: the server refuses what a frozen
+process sends after that. In Kafka the session's lease is asked just before.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Final, Protocol
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.errors import (
+    Conflict,
+    GroupNotFound,
+    OffsetMgrError,
+    SessionExpired,
+    SwitchInProgress,
+    Unreachable,
+)
+from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.offset_store import (
+    Capabilities,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    OffsetStore,
+    StoreBase,
+    StoreIdentity,
+    Verdict,
+)
+from offsetmgr.stores.origin import LogOrigin
+from offsetmgr.stores.switched.mode_listener import Follower, Lease
+from offsetmgr.stores.switched.nodes import SwitchNodes, modes
+from offsetmgr.stores.switched.records import Storage
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SessionLease
+
+SESSION_TIMEOUT_MS: Final = 6000
+"""Of a member that has no session of its own yet."""
+_READS: Final = 5
+_GROUPS_AT_ONCE: Final = 200
+
+
+class Places(Protocol):
+    """The stores behind the modes, opened within one session and closed with it."""
+
+    def store(self, mode: Phase) -> OffsetStore: ...
+
+    def flush(self, group: str) -> bool:
+        """Writes what the group's second store still lacks; whether nothing is left."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Life:
+    """One session's life: what ends together."""
+
+    def __init__(self, session: ZookeeperSession, lease: Lease, places: Places, follower: Follower) -> None:
+        self.session, self.lease, self.places, self.follower = session, lease, places, follower
+
+    def end(self) -> None:
+        self.follower.end()
+        try:
+            self.places.close()
+        finally:
+            if isinstance(self.lease, SessionLease):
+                self.lease.end()
+            self.session.close()
+
+
+class SwitchedStore(StoreBase):
+    """Where each group's offsets are says its znode under ``connect``; ``open_places`` opens the stores in a session.
+
+    ``start`` is the mode of groups of which nobody has said one. With ``bound`` (a member's session and its lease) the
+    store lives as long as that session; without, it opens a session for itself, and another one where that has ended.
+    Safe for several threads; one call at a time is carried out.
+
+    Commits that a switch holds up wait as long as a call to a server may take, then fail with `SwitchInProgress`, which
+    is retriable.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        connect: str,
+        open_places: Callable[[ZookeeperSession], Places],
+        config: ConnectionConfig | None = None,
+        *,
+        start: Phase | None = None,
+        bound: tuple[ZookeeperSession, Lease] | None = None,
+    ) -> None:
+        """Raises `InvalidUri`."""
+        ZookeeperSession(connect, config)
+        self._uri = uri
+        self._connect = connect
+        self._open_places = open_places
+        self._config = config or ConnectionConfig()
+        self._start = start
+        self._bound = bound
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._current: _Life | None = None
+        self._opening = threading.Lock()
+        self._closed = False
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What every mode can carry: offsets alone, as ZooKeeper keeps them."""
+        return Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="none")
+
+    @property
+    def member(self) -> str:
+        """The name under which it is a member of the groups' switches."""
+        return self._name
+
+    def identity(self) -> StoreIdentity:
+        """That of both stores together: which of them counts is a matter of the moment."""
+        both = self._life().places.store(Phase.DUAL).identity()
+        return StoreIdentity("switched", both.id, both.how)
+
+    def log_origin(self) -> LogOrigin:
+        """That of both stores together, which must belong to one Kafka cluster (see `DualStore.crossing`)."""
+        return self._life().places.store(Phase.DUAL).log_origin()
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        return self._life().places.store(Phase.DUAL).weaknesses()
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        return self._life().places.store(Phase.DUAL).topic_ids(topics)
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        return self._life().places.store(Phase.DUAL).topics_created(topics)
+
+    def mode(self, group: str) -> Phase:
+        """Where the group's offsets are now; that of ``start`` where nobody has said it. Raises `GroupNotFound`."""
+        life = self._life()
+        life.session.sync()
+        seen = SwitchNodes(life.session, group).read()
+        return self._mode_of(group, None if seen is None else seen.storage)
+
+    def follow(self, group: str) -> None:
+        """Becomes a member of the group's switch now, and not at the first commit: the switch then waits for it.
+
+        Raises `GroupNotFound` where nobody has said where the group's offsets are."""
+        self._life().follower.follow(group)
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[str]:
+        return self._life().places.store(Phase.DUAL).groups()
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        asked = None if partitions is None else list(partitions)
+        if self._life().follower.follows(group):
+            with self._using(group) as (life, mode):
+                found = _plain(life.places.store(mode).fetch(group, asked))
+                if not life.lease.valid():
+                    raise SwitchInProgress(f"fetch of group {group}", "the session may have ended meanwhile")
+                return found
+        for _ in range(_READS):
+            mode = self.mode(group)
+            found = _plain(self._life().places.store(mode).fetch(group, asked))
+            if self.mode(group) is mode:
+                return found
+        raise Conflict(f"fetch of group {group}", "its mode changes all the time", "try again when it is quiet")
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        names = iter(groups)
+        while batch := list(islice(names, _GROUPS_AT_ONCE)):
+            yield from self._scan_batch(batch)
+
+    def _scan_batch(self, batch: list[str]) -> Iterator[GroupOffsets]:
+        life = self._life()
+        left, found = list(dict.fromkeys(batch)), dict[str, GroupOffsets]()
+        for _ in range(_READS):
+            said = self._modes(life, left)
+            for group, mode in said.items():
+                if isinstance(mode, OffsetMgrError):
+                    found[group] = GroupOffsets(group, {}, error=mode)
+            for mode in Phase:
+                of_mode = [group for group, one in said.items() if one is mode]
+                for result in life.places.store(mode).scan(of_mode) if of_mode else ():
+                    offsets = {tp: Committed(one.offset) for tp, one in result.offsets.items()}
+                    found[result.group] = replace(result, offsets=offsets, as_of=None)
+            again = self._modes(life, [group for group, one in said.items() if isinstance(one, Phase)])
+            left = [group for group, one in again.items() if one is not said[group]]
+            if not left:
+                break
+        for group in left:
+            why = "its mode changes all the time"
+            found[group] = GroupOffsets(group, {}, error=Conflict(f"scan of group {group}", why))
+        yield from (found[group] for group in batch)
+
+    def _modes(self, life: _Life, groups: list[str]) -> dict[str, Phase | OffsetMgrError]:
+        if not groups:
+            return {}
+        life.session.sync()
+        said: dict[str, Phase | OffsetMgrError] = {}
+        for group, storage in modes(life.session, groups).items():
+            try:
+                said[group] = storage if isinstance(storage, OffsetMgrError) else self._mode_of(group, storage)
+            except GroupNotFound as error:
+                said[group] = error
+        return said
+
+    def _mode_of(self, group: str, storage: Storage | None) -> Phase:
+        if storage is not None:
+            return storage.mode
+        if self._start is None:
+            raise GroupNotFound(
+                f"group {group}",
+                "nobody has said where its offsets are",
+                "say it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the store's URI",
+            )
+        return self._start
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        """As `OffsetStore.edit`, one group after the other: for those who commit, not for bulk work."""
+        for edit in edits:
+            yield self._edit_group(edit)
+
+    def _edit_group(self, edit: GroupEdit) -> GroupEditResult:
+        plain = {
+            tp: change if change.after is None else change._replace(after=OffsetAndMetadata(change.after.offset))
+            for tp, change in edit.changes.items()
+        }
+        try:
+            with self._using(edit.group) as (life, mode):
+                (result,) = life.places.store(mode).edit([replace(edit, changes=plain)])
+        except OffsetMgrError as error:
+            failed = ChangeOutcome(Verdict.FAILED, None, self._told(error))
+            return GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), how="nothing was written")
+        outcomes = {
+            tp: outcome if outcome.error is None else outcome._replace(error=self._told(outcome.error))
+            for tp, outcome in result.outcomes.items()
+        }
+        return replace(result, outcomes=outcomes)
+
+    @contextmanager
+    def _using(self, group: str) -> Iterator[tuple[_Life, Phase]]:
+        """As `Follower.using`; where a session of our own has ended, in another one."""
+        while True:
+            life = self._life()
+            with ExitStack() as within:
+                try:
+                    mode = within.enter_context(life.follower.using(group))
+                except SessionExpired:
+                    if self._bound is not None or not life.lease.expired:
+                        raise
+                    continue
+                yield life, mode
+                return
+
+    def _told(self, error: OffsetMgrError) -> OffsetMgrError:
+        """A session of our own that has ended is followed by another one, so the same call may succeed."""
+        if not isinstance(error, SessionExpired) or self._bound is not None:
+            return error
+        return SwitchInProgress(error.what, f"{error.why}; the next call opens another session")
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            life, self._current = self._current, None
+            if life is not None:
+                life.end()
+
+    def _life(self) -> _Life:
+        with self._opening:
+            if self._closed:
+                raise Unreachable(self._uri, "the store has been closed")
+            if self._current is not None and self._current.lease.expired and self._bound is None:
+                life, self._current = self._current, None
+                life.end()
+            if self._current is None:
+                self._current = self._open()
+            return self._current
+
+    def _open(self) -> _Life:
+        if self._bound is not None:
+            session, lease = self._bound
+        else:
+            session = ZookeeperSession(self._connect, self._config, session_timeout_ms=SESSION_TIMEOUT_MS)
+            own = SessionLease(session, lambda: None)
+            try:
+                own.begin()
+            except OffsetMgrError:
+                session.close()
+                raise
+            lease = own
+        places = self._open_places(session)
+        follower = Follower(
+            session,
+            lease,
+            self._name,
+            start=self._start,
+            flush=places.flush,
+            patience_s=self._config.timeout_ms / 1000,
+        )
+        follower.begin()
+        return _Life(session, lease, places, follower)
+
+
+def _plain(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
+    """Offsets alone: what else a store keeps would come and go with the mode."""
+    return {tp: Committed(one.offset) if isinstance(one, Committed) else one for tp, one in found.items()}

@@ -1,0 +1,183 @@
+"""`FaultyStore`: any `OffsetStore`, failing on a schedule; shipped, so that users can test their own recovery.
+
+Faults are values that are armed and healed, never chance: a test that wants chance draws the schedule itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from offsetmgr.core.errors import OffsetMgrError, PartialFailure, Unreachable
+from offsetmgr.core.model import Offset, TopicPartition, Weakness
+from offsetmgr.core.offset_store import (
+    Capabilities,
+    ChangeOutcome,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    OffsetStore,
+    StoreBase,
+    StoreIdentity,
+    Verdict,
+)
+from offsetmgr.stores.origin import LogOrigin
+
+Call = Literal["read", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    ``call``: reading (fetch, scan, groups, identity) or writing (edit). ``error``: what is reported. ``group`` and
+    ``partition``: only these; None means all, and without either the store as a whole fails. ``times``: for how many
+    calls, None until healed. ``after``: a write is carried out and only its answer is lost.
+    """
+
+    call: Call
+    error: OffsetMgrError
+    group: str | None = None
+    partition: TopicPartition | None = None
+    times: int | None = None
+    after: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return self.group is None and self.partition is None
+
+    def hits(self, group: str, tp: TopicPartition | None = None) -> bool:
+        """Whether this concerns a group's partition; without ``tp``, the group as a whole."""
+        if self.group not in (None, group):
+            return False
+        return self.partition is None if tp is None else self.partition in (None, tp)
+
+
+class FaultyStore(StoreBase):
+    """Wraps ``store``; every call is handed on unless an armed `Fault` hits it."""
+
+    def __init__(self, store: OffsetStore) -> None:
+        self.store = store
+        self.faults: list[Fault] = []
+        self.writes = 0
+        """How many edits of single groups have reached the store."""
+
+    def fail(
+        self,
+        call: Call,
+        error: OffsetMgrError | None = None,
+        *,
+        group: str | None = None,
+        partition: TopicPartition | None = None,
+        times: int | None = None,
+        after: bool = False,
+    ) -> Self:
+        """Arms a fault (see `Fault`); by default the store cannot be reached."""
+        error = error or Unreachable(self.store.uri, "told to fail")
+        self.faults.append(Fault(call, error, group, partition, times, after))
+        return self
+
+    def heal(self) -> None:
+        """Disarms all faults."""
+        self.faults.clear()
+
+    @property
+    def uri(self) -> str:
+        return self.store.uri
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.store.capabilities
+
+    def identity(self) -> StoreIdentity:
+        _raise_whole(self._armed("read"))
+        return self.store.identity()
+
+    def log_origin(self) -> LogOrigin:
+        _raise_whole(self._armed("read"))
+        return self.store.log_origin()
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        _raise_whole(self._armed("read"))
+        return self.store.weaknesses()
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        _raise_whole(self._armed("read"))
+        return self.store.topic_ids(topics)
+
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        _raise_whole(self._armed("read"))
+        return self.store.topics_created(topics)
+
+    def groups(self) -> Iterator[str]:
+        _raise_whole(self._armed("read"))
+        yield from self.store.groups()
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
+        faults = self._armed("read")
+        for fault in faults:
+            if fault.hits(group):
+                raise fault.error
+        found = self.store.fetch(group, partitions)
+        failures = {tp: fault.error for tp in found for fault in faults if fault.hits(group, tp)}
+        if failures:
+            rest = {tp: value for tp, value in found.items() if tp not in failures}
+            raise PartialFailure(f"fetch of group {group}", successes=rest, failures=failures)
+        return found
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        faults = self._armed("read")
+        _raise_whole(faults)
+        for found in self.store.scan(groups):
+            yield _spoilt(found, faults)
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        faults = self._armed("write")
+        _raise_whole([fault for fault in faults if not fault.after])
+        for edit in edits:
+            early = [fault for fault in faults if not fault.after]
+            failed = {tp: fault.error for tp in edit.changes for fault in early if fault.hits(edit.group, tp)}
+            rest = {tp: change for tp, change in edit.changes.items() if tp not in failed}
+            done: Mapping[TopicPartition, ChangeOutcome] = {}
+            if rest:
+                self.writes += 1
+                (result,) = self.store.edit([replace(edit, changes=rest)])
+                done = result.outcomes
+            late = [fault for fault in faults if fault.after]
+            _raise_whole(late)
+            failed |= {tp: fault.error for tp in done for fault in late if fault.hits(edit.group, tp)}
+            outcomes = {
+                tp: ChangeOutcome(Verdict.FAILED, None, failed[tp]) if tp in failed else done[tp] for tp in edit.changes
+            }
+            yield GroupEditResult(edit.group, outcomes)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _armed(self, call: Call) -> list[Fault]:
+        """The faults for one call, which it uses up."""
+        armed = [fault for fault in self.faults if fault.call == call]
+        self.faults = [
+            left
+            for fault in self.faults
+            if (left := replace(fault, times=fault.times - 1) if fault in armed and fault.times else fault).times != 0
+        ]
+        return armed
+
+
+def _raise_whole(faults: list[Fault]) -> None:
+    for fault in faults:
+        if fault.whole:
+            raise fault.error
+
+
+def _spoilt(found: GroupOffsets, faults: list[Fault]) -> GroupOffsets:
+    for fault in faults:
+        if fault.hits(found.group):
+            return GroupOffsets(found.group, {}, error=fault.error)
+    errors = dict(found.errors)
+    for fault in faults:
+        if fault.partition is not None and fault.hits(found.group, fault.partition):
+            errors[fault.partition] = fault.error
+    return GroupOffsets(found.group, {tp: c for tp, c in found.offsets.items() if tp not in errors}, errors)

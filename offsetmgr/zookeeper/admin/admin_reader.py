@@ -1,0 +1,143 @@
+"""Reads what `offsetmgr.zookeeper.admin.state` holds: the controller, brokers, topics, and what it is asked already.
+
+Ordering contract: the requests are read before the topics.  A controller writes the topic first and takes its request
+away after that, so where a request is gone, what the topics say is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
+from offsetmgr.zookeeper.client.jute import NodeData
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.admin import parse_reassignments
+from offsetmgr.zookeeper.nodes.brokers import parse_broker
+from offsetmgr.zookeeper.nodes.cluster import parse_controller
+from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
+
+
+def topic_names(session: ZookeeperSession) -> list[str]:
+    """All topics, sorted. Raises what reading raises, and `Unreadable` where there is no ``/brokers/topics``."""
+    names = session.children(paths.BROKER_TOPICS)
+    if names is None:
+        why = f"there is no {paths.BROKER_TOPICS}; is the chroot right?"
+        raise Unreadable(f"ZooKeeper at {session.connect}", why)
+    return sorted(names)
+
+
+def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
+    """The cluster, with those of ``topics`` that exist. Raises what reading raises; of a topic that cannot be read its
+    error stands in its place."""
+    controller, reassignment, election = session.get_many(
+        [paths.CONTROLLER, paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION]
+    )
+    deletions = session.children(paths.DELETE_TOPICS)
+    brokers = session.children(paths.BROKER_IDS) or []
+    registrations = session.get_many([f"{paths.BROKER_IDS}/{name}" for name in brokers])
+    leader = None if (node := _node(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
+    pending = _node(reassignment)
+    return AdminState(
+        controller=None if leader is None else leader.broker_id,
+        kraft=leader is not None and leader.kraft_epoch is not None,
+        brokers=live_brokers(brokers, registrations),
+        topics=_topics(session, sorted(set(topics))),
+        deletions=frozenset(deletions or ()),
+        reassignment=None if pending is None else _pending(pending),
+        election=_node(election) is not None,
+    )
+
+
+def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
+    """The ids below ``/brokers/ids`` that are live brokers -> version of their node.
+
+    A node that is persistent or says nothing that can be understood is no broker's, and would never carry a replica:
+    the controller would wait for it for ever. Raises the error of a node that could not be read.
+    """
+    alive: dict[int, int] = {}
+    for name, found in zip(names, nodes, strict=True):
+        node = _node(found)
+        if node is None or not node.ephemeral_owner or not (name.isascii() and name.isdecimal()):
+            continue
+        try:
+            parse_broker(f"{paths.BROKER_IDS}/{name}", int(name), node.data, [])
+        except Unreadable:
+            continue
+        alive[int(name)] = node.version
+    return alive
+
+
+def _node(found: NodeData | OffsetMgrError | None) -> NodeData | None:
+    if isinstance(found, OffsetMgrError):
+        raise found
+    return found
+
+
+def _pending(node: NodeData) -> frozenset[TopicPartition]:
+    """The partitions of a reassignment under way; none where it says nothing that can be understood: it is there all
+    the same."""
+    try:
+        return frozenset(parse_reassignments(paths.REASSIGN_PARTITIONS, node.data, []).replicas)
+    except OffsetMgrError:
+        return frozenset()
+
+
+def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, TopicState | OffsetMgrError]:
+    topics: dict[str, TopicState | OffsetMgrError] = {}
+    for name, node in zip(names, session.get_many([paths.topic(name) for name in names]), strict=True):
+        try:
+            if (found := _node(node)) is not None:
+                topics[name] = _topic(name, found)
+        except OffsetMgrError as error:
+            topics[name] = error
+    partitions = [
+        TopicPartition(name, number)
+        for name, topic in topics.items()
+        if isinstance(topic, TopicState)
+        for number in topic.partitions
+    ]
+    states = session.get_many([paths.partition_state(tp.topic, tp.partition) for tp in partitions])
+    return _with_states(topics, dict(zip(partitions, states, strict=True)))
+
+
+def _topic(name: str, node: NodeData) -> TopicState:
+    said = parse_topic(paths.topic(name), node.data)
+    partitions = {
+        number: AssignedPartition(replicas, adding=said.adding.get(number, ()), removing=said.removing.get(number, ()))
+        for number, replicas in said.replicas.items()
+    }
+    return TopicState(partitions, node.version, node.czxid)
+
+
+def _with_states(
+    topics: Mapping[str, TopicState | OffsetMgrError],
+    states: Mapping[TopicPartition, NodeData | OffsetMgrError | None],
+) -> dict[str, TopicState | OffsetMgrError]:
+    """The topics with leaders and in-sync replicas; a partition without a state (yet) has neither."""
+    complete: dict[str, TopicState | OffsetMgrError] = {}
+    for name, topic in topics.items():
+        if isinstance(topic, OffsetMgrError):
+            complete[name] = topic
+            continue
+        try:
+            partitions = {
+                number: _with_state(TopicPartition(name, number), partition, states)
+                for number, partition in topic.partitions.items()
+            }
+            complete[name] = TopicState(partitions, topic.version, topic.czxid)
+        except OffsetMgrError as error:
+            complete[name] = error
+    return complete
+
+
+def _with_state(
+    tp: TopicPartition, partition: AssignedPartition, states: Mapping[TopicPartition, NodeData | OffsetMgrError | None]
+) -> AssignedPartition:
+    node = _node(states[tp])
+    if node is None:
+        return partition
+    state = parse_partition_state(paths.partition_state(tp.topic, tp.partition), node.data)
+    return partition._replace(leader=state.leader, isr=state.isr)

@@ -1,0 +1,72 @@
+"""Writes a request for the controller, on conditions, and waits until it has been carried out.
+
+Ordering contract: one transaction checks that brokers and topics are still as they were judged, and creates the
+request's node, which must not exist.  So two requests never mix, and none is made from what is out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.zookeeper.admin.state import AdminState, Progress
+from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import Check, Create, Operation, State
+from offsetmgr.zookeeper.nodes import paths
+
+
+def submit(
+    session: ZookeeperSession,
+    what: str,
+    nodes: Iterable[Create],
+    state: AdminState,
+    topics: Iterable[str],
+    brokers: Iterable[int] = (),
+) -> None:
+    """Creates ``nodes``, all or none, while ``topics`` and ``brokers`` are as ``state`` has them.
+
+    Raises `Conflict` where something changed meanwhile or a request is under way (nothing was written then), and what
+    writing raises: after a lost connection it is not known whether the request was made.
+    """
+    operations: list[Operation] = [Check(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))]
+    operations += [Check(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]
+    operations += nodes
+    outcome = session.transaction(operations)
+    if outcome.state is State.COMMITTED:
+        return
+    if outcome.culprit is not None and outcome.code in (Code.NODE_EXISTS, Code.BAD_VERSION, Code.NO_NODE):
+        culprit = operations[outcome.culprit]
+        why = (
+            "exists already: another request is under way" if outcome.code == Code.NODE_EXISTS else "changed meanwhile"
+        )
+        raise Conflict(what, f"{culprit.path} {why}; nothing was written", "look again")
+    assert outcome.error is not None  # in every state but COMMITTED
+    if outcome.state is State.UNKNOWN:
+        error = outcome.error
+        raise type(error)(
+            error.what, f"{error.why}; whether the request was made is not known", "look before you repeat it"
+        )
+    raise outcome.error
+
+
+def follow(
+    look: Callable[[], Progress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
+) -> Iterator[Progress | OffsetMgrError]:
+    """Looks until the controller has ended it or ``wait_s`` seconds are over, and gives what was seen each time; a look
+    that fails in passing is given as its error, and the next one tried."""
+    deadline = clock.monotonic() + wait_s
+    while True:
+        try:
+            seen = look()
+            yield seen
+            if seen.ended:
+                return
+        except OffsetMgrError as error:
+            if not error.retriable:
+                raise
+            yield error
+        if clock.monotonic() >= deadline:
+            return
+        clock.sleep(min(poll_s, max(0.0, deadline - clock.monotonic())))

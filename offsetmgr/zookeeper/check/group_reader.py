@@ -1,0 +1,181 @@
+"""Reads the facts of many groups at a time, each kind of node in bulk. What cannot be read is a fact too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.check.facts import ClusterFacts, Elsewhere, GroupFacts, StoredOffset
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.ownership import GroupOwners, owners_many
+from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember, members_many
+from offsetmgr.zookeeper.groups.topic_filter import topics_of
+from offsetmgr.zookeeper.groups.topics import topics
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.offsets.layouts import layout_named
+from offsetmgr.zookeeper.offsets.offset_data import parse_decimal
+
+_LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
+
+
+def read_cluster(session: ZookeeperSession) -> ClusterFacts:
+    """The topics of the cluster. Raises what reading ``/brokers/topics`` and ``/brokers/ids`` themselves raises."""
+    names = session.children(paths.BROKER_TOPICS)
+    if names is None:
+        return ClusterFacts(None)
+    alive = set(session.children(paths.BROKER_IDS) or ())
+    found: dict[str, frozenset[int] | OffsetMgrError] = {}
+    unserved: dict[str, tuple[int, ...]] = {}
+    for topic in topics(session, sorted(names)):
+        error = topic.assignment.error or topic.error
+        found[topic.name] = frozenset(topic.partitions) if error is None else error
+        # a state that is missing or cannot be read is no verdict on the leader
+        states = {number: state.value for number, state in topic.states.items() if state.value is not None}
+        if led_by_none := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
+            unserved[topic.name] = led_by_none
+    return ClusterFacts(found, unserved)
+
+
+class GroupReader:
+    """Reads groups as they are now; ``known`` are all groups, among which an owner's id is looked up that is of none
+    of its own group's members."""
+
+    def __init__(self, session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str]) -> None:
+        self._session = session
+        self._cluster = cluster
+        self._known = known
+
+    def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
+        """One result for each group, in their order. Raises where the session fails as a whole."""
+        # Members before owners: a member that comes in between is an owner that nobody knows yet, which a second look
+        # clears up; the other way round a member that goes would look like partitions without an owner.
+        members = {found.group: found for found in members_many(self._session, groups)}
+        owners = {found.group: found for found in owners_many(self._session, groups)}
+        errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
+        offsets = self._offsets(groups, errors)
+        created = self._created(groups, errors)
+        strangers = self._strangers(groups, members, owners)
+        for group in groups:
+            yield self._facts(
+                members[group], owners[group], offsets[group], created[group], strangers[group], errors[group]
+            )
+
+    def _facts(
+        self,
+        members: GroupMembers,
+        owners: GroupOwners,
+        offsets: Mapping[TopicPartition, StoredOffset],
+        created_ms: int | None,
+        strangers: Mapping[str, Elsewhere],
+        errors: dict[str, OffsetMgrError],
+    ) -> GroupFacts:
+        group = members.group
+        if members.error is not None:
+            errors[paths.ids(group)] = members.error
+        if owners.error is not None:
+            errors[paths.owners(group)] = owners.error
+        subscriptions: dict[str, frozenset[str]] = {}
+        for member in members.members:
+            if member.error is None and member.session_id:
+                try:
+                    subscriptions[member.member_id] = self._wanted(member)
+                except OffsetMgrError as error:  # a pattern that cannot be understood
+                    errors[paths.member(group, member.member_id)] = error
+        return GroupFacts(
+            group,
+            members.members,
+            subscriptions,
+            owners.owners,
+            strangers,
+            offsets,
+            created_ms,
+            {**errors, **owners.errors},
+        )
+
+    def _wanted(self, member: RegistryMember) -> frozenset[str]:
+        streams = topics_of(dict(member.subscription), member.pattern, self._cluster.topics or ())
+        return frozenset(topic for topic, count in streams.items() if count > 0)
+
+    def _created(self, groups: Sequence[str], errors: Mapping[str, dict[str, OffsetMgrError]]) -> dict[str, int | None]:
+        created: dict[str, int | None] = dict.fromkeys(groups)
+        for group, node in zip(groups, self._session.get_many([paths.group(g) for g in groups]), strict=True):
+            if isinstance(node, OffsetMgrError):
+                errors[group][paths.group(group)] = node
+            elif node is not None:
+                created[group] = node.ctime_ms
+        return created
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def _offsets(
+        self, groups: Sequence[str], errors: Mapping[str, dict[str, OffsetMgrError]]
+    ) -> dict[str, dict[TopicPartition, StoredOffset]]:
+        roots = [(group, "", paths.offsets(group)) for group in groups]
+        listed = [(group, name, f"{path}/{name}") for group, _, path, name in self._children(roots, errors)]
+        wanted: list[tuple[str, TopicPartition, str]] = []
+        for group, topic, path, name in self._children(listed, errors):
+            partition = _partition(topic, name)
+            if partition is None:
+                what = f"ZooKeeper node {path}/{name}"
+                errors[group][f"{path}/{name}"] = Unreadable(what, "its name is no partition's number")
+            else:
+                wanted.append((group, partition, f"{path}/{name}"))
+        found: dict[str, dict[TopicPartition, StoredOffset]] = {group: {} for group in groups}
+        nodes = self._session.get_many([path for *_, path in wanted])
+        for (group, partition, path), node in zip(wanted, nodes, strict=True):
+            try:
+                if isinstance(node, OffsetMgrError):
+                    raise node
+                if node is not None:  # None: deleted since the children were listed
+                    found[group][partition] = StoredOffset(parse_decimal(path, node.data), node.mtime_ms)
+            except OffsetMgrError as error:
+                errors[group][path] = error
+        return found
+
+    def _children(
+        self, parents: Sequence[tuple[str, str, str]], errors: Mapping[str, dict[str, OffsetMgrError]]
+    ) -> Iterator[tuple[str, str, str, str]]:
+        """For each child: group, topic, the parent's path, the child's name."""
+        listed = self._session.children_many([path for *_, path in parents])
+        for (group, topic, path), names in zip(parents, listed, strict=True):
+            if isinstance(names, OffsetMgrError):
+                errors[group][path] = names
+                continue
+            for name in sorted(names or ()):
+                yield group, topic, path, name
+
+    # --- owners of nobody's -----------------------------------------------------------------------
+
+    def _strangers(
+        self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
+    ) -> dict[str, dict[str, Elsewhere]]:
+        """Owners' ids that are no members of their group -> the other group whose they are, where there is one."""
+        found: dict[str, dict[str, Elsewhere]] = {group: {} for group in groups}
+        asked: list[tuple[str, str, str]] = []
+        for group in groups:
+            own = {member.member_id for member in members[group].members}
+            ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
+            for stranger in sorted(ids - own):
+                candidates = [other for other in _groups_in(stranger) if other != group and other in self._known]
+                if candidates and not stranger.startswith(f"{group}_"):
+                    found[group][stranger] = Elsewhere(candidates[-1], live=False)
+                asked += [(group, stranger, other) for other in candidates]
+        registered = self._session.get_many([f"{paths.ids(other)}/{stranger}" for _, stranger, other in asked])
+        for (group, stranger, other), node in zip(asked, registered, strict=True):
+            if node is not None and not isinstance(node, OffsetMgrError):
+                found[group][stranger] = Elsewhere(other, live=True)
+        return found
+
+
+def _partition(topic: str, name: str) -> TopicPartition | None:
+    for layout in _LAYOUTS:
+        if (found := layout.partition(topic, name)) is not None:
+            return found
+    return None
+
+
+def _groups_in(member_id: str) -> list[str]:
+    """The groups that a consumer id can be of, shortest first: it begins with the group's name and "_"."""
+    return [member_id[:at] for at, character in enumerate(member_id) if character == "_" and at > 0]

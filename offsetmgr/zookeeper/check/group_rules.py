@@ -1,0 +1,114 @@
+"""What a group as a whole shows: subscriptions that nobody serves, long disuse, nodes that cannot be read; and all
+rules put together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from shlex import quote
+
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
+from offsetmgr.zookeeper.check.findings import Code, Finding
+from offsetmgr.zookeeper.check.offset_rules import offsets_of_nothing, out_of_range
+from offsetmgr.zookeeper.check.owner_rules import without_owner, wrong_owners
+from offsetmgr.zookeeper.nodes import paths
+
+_LOOK = "look at the node (offsetmgr zk tree), and at who may read it"
+
+
+def check_group(
+    facts: GroupFacts, cluster: ClusterFacts, ranges: Ranges | None, unused_since_ms: int | None
+) -> list[Finding]:
+    """Everything that is wrong with one group; ``ranges`` and ``unused_since_ms`` None leave those rules out."""
+    return [
+        *unreadable(facts),
+        *left_over_members(facts),
+        *without_owner(facts, cluster),
+        *wrong_owners(facts),
+        *unserved(facts, cluster),
+        *offsets_of_nothing(facts, cluster),
+        *(out_of_range(facts, ranges) if ranges is not None else ()),
+        *(unused(facts, unused_since_ms) if unused_since_ms is not None else ()),
+    ]
+
+
+def check_cluster(cluster: ClusterFacts) -> list[Finding]:
+    """What is wrong for all groups: topics that cannot be read."""
+    return [
+        Finding(Code.UNREADABLE, None, paths.topic(topic), f"cannot be read: {found.why or found.what}", _LOOK, topic)
+        for topic, found in sorted((cluster.topics or {}).items())
+        if not isinstance(found, frozenset)
+    ]
+
+
+def unreadable(facts: GroupFacts) -> Iterator[Finding]:
+    """Nodes of the group that cannot be read or understood."""
+    for path, error in sorted(facts.errors.items()):
+        yield Finding(Code.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _LOOK)
+    for member in facts.members:
+        if (broken := member.error) is not None:
+            path = paths.member(facts.group, member.member_id)
+            text = f"cannot be read: {broken.why or broken.what}; what this member subscribes to is not known"
+            yield Finding(Code.UNREADABLE, facts.group, path, text, _LOOK)
+    for tp, owner in sorted(facts.owners.items()):
+        if (broken := owner.error) is not None:
+            path = facts.owner_path(tp)
+            text = f"cannot be read: {broken.why or broken.what}; who owns {tp} is not known"
+            yield Finding(Code.UNREADABLE, facts.group, path, text, _LOOK, tp.topic, (tp.partition,))
+
+
+def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
+    """Registrations that no consumer made, or that stayed when it went: a consumer's node goes with its session."""
+    for member in facts.members:
+        if not member.session_id:
+            path = paths.member(facts.group, member.member_id)
+            text = "is persistent: no consumer is behind it, and members leave it a share that nobody consumes"
+            todo = f"delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
+            yield Finding(Code.MEMBER_PERSISTENT, facts.group, path, text, todo)
+
+
+def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
+    """Live members that subscribe to topics which do not exist or have no leaders, or to nothing at all."""
+    if cluster.topics is None:
+        return
+    for member in facts.live:
+        topics = facts.subscriptions.get(member.member_id)
+        if topics is None:
+            continue
+        path = paths.member(facts.group, member.member_id)
+        mend = "create the topic, or mend the consumer's subscription"
+        if missing := sorted(topic for topic in topics if topic not in cluster.topics):
+            names = ", ".join(missing)
+            what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
+            text = f"subscribes to {what} not exist: nobody serves it"
+            one = missing[0] if len(missing) == 1 else None
+            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend, one)
+        for topic in sorted(topics & cluster.unserved.keys()):
+            text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader: nobody serves them"
+            todo = "look at the brokers that hold them (offsetmgr zk topics)"
+            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic])
+        if not topics and member.subscription:
+            (pattern, *_) = member.subscription
+            text = f"subscribes by {member.pattern} {pattern!r}, which no topic matches"
+            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend)
+
+
+def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
+    """A group without live members whose offsets nobody has written since. Where a part of it is not known, nothing
+    is said: that part is a finding of its own."""
+    if facts.live or facts.errors or facts.created_ms is None:
+        return
+    last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)
+    if last < since_ms:
+        what = "its offsets were last written" if facts.offsets else "it has no offsets here, and was made"
+        yield Finding(
+            Code.UNUSED,
+            facts.group,
+            paths.group(facts.group),
+            f"has no live member, and {what} on {_day(last)}",
+            "delete it if nobody needs it (offsetmgr groups delete); its consumers may still commit to Kafka",
+        )
+
+
+def _day(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,121 @@
+"""Who owns a partition, and whether that can be. Pure.
+
+Source: kafka.consumer.ZookeeperConsumerConnector: an owner's node is ephemeral, made by the session that also made the
+member's registration, and says ``<consumer id>-<thread>``, where the id begins with the group's name and "_".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.check.facts import ClusterFacts, Elsewhere, GroupFacts
+from offsetmgr.zookeeper.check.findings import Code, Finding
+from offsetmgr.zookeeper.groups.ownership import Owner
+from offsetmgr.zookeeper.groups.registry import RegistryMember
+from offsetmgr.zookeeper.nodes import paths
+
+
+def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
+    """Partitions of topics that live members subscribe to and nobody consumes: a finding for each topic."""
+    wanted: dict[str, int] = {}
+    for topics in facts.subscriptions.values():
+        for topic in topics:
+            wanted[topic] = wanted.get(topic, 0) + 1
+    for topic, members in sorted(wanted.items()):
+        partitions = (cluster.topics or {}).get(topic)
+        if not isinstance(
+            partitions, frozenset
+        ):  # it does not exist: what a subscription names need not even be a name
+            continue
+        root = paths.owners_of_topic(facts.group, topic)
+        if _hidden(facts, root):
+            continue
+        missing = tuple(sorted(n for n in partitions if TopicPartition(topic, n) not in facts.owners))
+        # an owner's node that could not be read owns its partition all the same
+        missing = tuple(n for n in missing if f"{root}/{n}" not in facts.errors)
+        if missing:
+            left_over = len(facts.live) < len(facts.members)
+            who = "1 live member subscribes" if members == 1 else f"{members} live members subscribe"
+            has = "has" if len(missing) == 1 else "have"
+            yield Finding(
+                Code.NO_OWNER,
+                facts.group,
+                root,
+                f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: nobody consumes them",
+                "delete the persistent member nodes first: the members leave them their share"
+                if left_over
+                else "look at the members' logs for a rebalance that failed; a restart of one member starts another",
+                topic,
+                missing,
+            )
+
+
+def _hidden(facts: GroupFacts, root: str) -> bool:
+    """Whether owners below ``root`` may exist that could not be read."""
+    return root in facts.errors or paths.owners(facts.group) in facts.errors or paths.group(facts.group) in facts.errors
+
+
+def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
+    """Owners that are persistent, of another session, no members, or of another group."""
+    members = {member.member_id: member for member in facts.live}
+    known = paths.ids(facts.group) not in facts.errors
+    for tp, owner in sorted(facts.owners.items()):
+        path = facts.owner_path(tp)
+        if owner.session_id == 0:
+            yield Finding(
+                Code.OWNER_PERSISTENT,
+                facts.group,
+                path,
+                f"is persistent: it does not go with its consumer, and no other can own partition {tp}",
+                f"make sure that nobody consumes {tp}, then delete the node",
+                tp.topic,
+                (tp.partition,),
+            )
+        if owner.member_id is None:
+            continue
+        if (other := facts.elsewhere.get(owner.member_id)) is not None:
+            yield _of_other_group(facts, tp, path, owner.member_id, other)
+        elif (member := members.get(owner.member_id)) is not None:
+            if owner.session_id not in (0, member.session_id):
+                yield _of_other_session(facts, tp, path, owner, member)
+        elif known:
+            yield Finding(
+                Code.OWNER_NOT_MEMBER,
+                facts.group,
+                path,
+                f"names {owner.member_id} as the owner of {tp}, which is no live member",
+                "the session that made the node still lives: end that process"
+                if owner.session_id
+                else "delete the node",
+                tp.topic,
+                (tp.partition,),
+            )
+
+
+def _of_other_group(facts: GroupFacts, tp: TopicPartition, path: str, member_id: str, other: Elsewhere) -> Finding:
+    what = "a live member of" if other.live else "by its name of"
+    return Finding(
+        Code.OWNER_OF_OTHER_GROUP,
+        facts.group,
+        path,
+        f"names {member_id} as the owner of {tp}, which is {what} group {other.group}",
+        f"find out why a consumer of {other.group} writes here; then delete the node",
+        tp.topic,
+        (tp.partition,),
+    )
+
+
+def _of_other_session(
+    facts: GroupFacts, tp: TopicPartition, path: str, owner: Owner, member: RegistryMember
+) -> Finding:
+    return Finding(
+        Code.OWNER_SESSION,
+        facts.group,
+        path,
+        f"is of session {owner.session_id:#x}, while {member.member_id} is registered by {member.session_id:#x}: "
+        f"an earlier session of it still owns {tp}, or somebody else made the node",
+        "wait for that session to end; if it does not, restart the member",
+        tp.topic,
+        (tp.partition,),
+    )

@@ -1,0 +1,1 @@
+"""The session with ZooKeeper: connections, transactions, bulk requests and ACLs."""

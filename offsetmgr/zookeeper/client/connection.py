@@ -1,0 +1,359 @@
+"""One kazoo client: opened when first needed, within a time-out, and asked through its own request queue.
+
+Only the life of the connection belongs here; what is asked is `session`.  Three things that kazoo does otherwise than
+an offset tool needs are settled here: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop``
+can take far longer than the time-out given, and its results (one condition variable each) are slow in bulk.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    InvalidUri,
+    OffsetMgrError,
+    SessionExpired,
+    TimedOut,
+    Unreachable,
+)
+from offsetmgr.zookeeper.client.acl import parse_acl
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
+_LONGEST_SESSION_S: Final = 10.0
+_LONGEST_CLOSE_S: Final = 3.0
+_LONGEST_REPLACEMENT_S: Final = 1.0
+_LOOK_OFTEN_S: Final = 0.005
+_LOOK_S: Final = 0.3
+_DEFAULT_PORT: Final = "2181"
+_SASL: Final = "sasl"
+"""The scheme of credentials that go with the connection itself; all others are added to a session that stands."""
+
+# kazoo's log goes where the application says and nowhere else: without a handler Python would print its warnings to
+# stderr.  Never DEBUG: there kazoo shows every request, the one that carries the credentials too.
+_LOG: Final = logging.getLogger("offsetmgr.zookeeper.kazoo")
+_LOG.addHandler(logging.NullHandler())
+_LOG.setLevel(logging.INFO)
+
+
+def parse_connect(connect: str) -> tuple[str, str]:
+    """``h1:2181,h2:2181/chroot`` as hosts and chroot (empty, or with a leading slash). Raises `InvalidUri`."""
+    hosts, slash, rest = connect.partition("/")
+    chroot = f"/{rest}".rstrip("/") if slash else ""
+    for host in hosts.split(","):
+        match = _HOST.fullmatch(host)
+        if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
+            # The text itself is not shown: before an '@' it may hold a password.
+            raise InvalidUri(
+                "ZooKeeper connect string", "a part of it is not HOST:PORT", "as in h1:2181,h2:2181/chroot"
+            )
+    if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):
+        raise InvalidUri(f"ZooKeeper chroot {chroot!r}", "has an empty or relative part", "as in h1:2181/kafka")
+    return hosts, chroot
+
+
+class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's client, which in addition tells when waiting for it has become pointless.
+
+    ``one_session``: it ends with its first session, where kazoo would open another and send what is queued in that.
+    """
+
+    def __init__(self, one_session: bool, **settings: Any) -> None:
+        self.settled = threading.Event()
+        """Set while connected, and once the client has given up for good."""
+        self.authentication_failed = False
+        self.finished = False
+        self.expired = False
+        """Whether its one session is over."""
+        self.connections = 0
+        """The number of connections that servers have accepted so far."""
+        self.granted_s: float | None = None
+        """The session time-out that the server granted, which need not be the one asked for; only with
+        ``one_session``."""
+        self._one_session = one_session
+        super().__init__(**settings)
+        self._connection._authenticate_with_sasl = _refused_as_such(self._connection._authenticate_with_sasl)
+        if one_session:
+            self._connection._connect = self._note_granted(self._connection._connect)
+
+    def _note_granted(self, connect: Callable[..., tuple[float, float]]) -> Callable[..., tuple[float, float]]:
+        def connect_and_note(*arguments: Any) -> tuple[float, float]:
+            read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            self.granted_s = read_timeout_ms * 1.5 / 1000  # kazoo keeps only the two thirds that it waits for answers
+            return read_timeout_ms, connect_timeout_ms
+
+        return connect_and_note
+
+    def _session_callback(self, state: str) -> None:
+        if state == KeeperState.EXPIRED_SESSION and self._one_session:
+            # Before kazoo fails what was asked: whoever is told so must find the client at its end, and ask nothing
+            # more of it. The connection loop looks at _stopped before it would connect again.
+            self.expired = True
+            self._stopped.set()
+        super()._session_callback(state)
+        if state == KeeperState.CONNECTED:
+            self.connections += 1
+        if state == KeeperState.AUTH_FAILED:
+            # kazoo ends its connection thread after this, while `start` would go on waiting.
+            self.authentication_failed = True
+        if state == KeeperState.CLOSED:
+            self.finished = True
+        if self.connected or self.authentication_failed or self.finished or self.expired:
+            self.settled.set()
+        else:
+            self.settled.clear()
+
+
+def _refused_as_such(authenticate: Callable[..., None]) -> Callable[..., None]:
+    """A server that takes no session without SASL says so to a wrong password as well; kazoo knows that answer only to
+    later requests, and its connection thread would die of it."""
+
+    def authenticate_or_fail(*arguments: Any) -> None:
+        try:
+            authenticate(*arguments)
+        except SessionClosedRequireSaslError as refused:
+            raise AuthFailedError("SASL") from refused
+
+    return authenticate_or_fail
+
+
+class Completion:
+    """What kazoo calls with a request's result: passes it on, with its tag, to the queue of the waiting thread.
+
+    It stands where kazoo's own AsyncResult would: a queue shared by a whole bulk call costs a fraction of one
+    condition variable for each request, and lets the caller wait for whichever answer comes first.
+    """
+
+    __slots__ = ("_inbox", "_tag")
+
+    def __init__(self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], tag: int) -> None:
+        self._inbox = inbox
+        self._tag = tag
+
+    def set(self, value: Any = None) -> None:
+        self._inbox.put((self._tag, value, None))
+
+    def set_exception(self, exception: Exception) -> None:
+        self._inbox.put((self._tag, None, exception))
+
+
+class Connection:
+    """A ZooKeeper session that connects when first needed and reconnects by itself. Safe for several threads.
+
+    Where the session expires another one is opened; with ``session_timeout_ms`` there is one session and no other:
+    once it has expired every call raises `SessionExpired`, and nothing is ever sent in a later session.
+    """
+
+    def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
+        self._hosts = hosts
+        self._session_timeout_s = None if session_timeout_ms is None else session_timeout_ms / 1000
+        self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
+        self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
+        self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
+        """Which access lists the nodes get that we create; None: open to all."""
+        self.identity = _identity(config.zookeeper_auth)
+        """In words who we are to the server."""
+        self._timeout_s = config.timeout_ms / 1000
+        self._lock = threading.Lock()
+        self._client: _Client | None = None
+        self._opened = False
+        self._closed = False
+
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
+
+    @property
+    def session_id(self) -> int | None:
+        """The server's id of the current session; None while there is no connection."""
+        client = self._client
+        identity = client.client_id if client is not None else None
+        return None if identity is None else int(identity[0])
+
+    @property
+    def zxid(self) -> int | None:
+        """The zxid of the last answer, of whichever connection of the client; None before the first."""
+        client = self._client
+        return (client.last_zxid or None) if client is not None else None
+
+    @property
+    def granted_s(self) -> float | None:
+        """The session time-out that the server granted, in seconds; None before the first connection, and without
+        ``session_timeout_ms``."""
+        client = self._client
+        return None if client is None else client.granted_s
+
+    def ready(self, deadline: float) -> None:
+        """Connects, or waits until the lost connection is back, until ``deadline`` (of ``time.monotonic``).
+
+        Raises `Unreachable`, `AuthenticationFailed`, `SessionExpired`.
+        """
+        client = self._open()
+        if not client.settled.wait(max(0.0, deadline - time.monotonic())):
+            raise self.unreachable(_whats_there(self._hosts))
+        if client.expired:
+            raise self.session_expired()
+        if client.authentication_failed:
+            self._drop(client)
+            raise self.refused()
+        if client.finished:
+            self._drop(client)
+            raise self.unreachable(_whats_there(self._hosts))
+
+    def await_replacement(self) -> None:
+        """Waits, for a second at most, until another connection stands in the place of the present one.
+
+        A caller uses it where the server is about to close the connection.
+        """
+        client = self._open()
+        connections = client.connections
+        limit = time.monotonic() + _LONGEST_REPLACEMENT_S
+        while client.connections == connections and time.monotonic() < limit:
+            time.sleep(_LOOK_OFTEN_S)
+
+    def send(self, request: Any, completion: Completion) -> None:
+        """Queues a request; its result or error goes to ``completion``, more than once in rare races of kazoo's."""
+        # _call is what every method of KazooClient ends in.  It is the only way to send a request that kazoo has no
+        # method for, and it keeps the order in which requests are handed in.
+        self._open()._call(request, completion)
+
+    def session_expired(self) -> SessionExpired:
+        """The error for what is asked of a session that is over."""
+        return SessionExpired(f"ZooKeeper at {self._hosts}", "the session has expired, and with it all that it held")
+
+    def lost(self) -> OffsetMgrError:
+        """The error for a request that was lost together with the connection."""
+        client = self._client
+        return self.session_expired() if client is not None and client.expired else self.unreachable()
+
+    def silence(self) -> OffsetMgrError:
+        """The error for an answer that has not come within the time-out."""
+        client = self._client
+        if client is not None and client.expired:
+            return self.session_expired()
+        if client is None or not client.connected:
+            return self.unreachable()
+        return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
+
+    def unreachable(self, found: str = "") -> Unreachable:
+        """The error for servers that cannot be reached; ``found`` says what is at their addresses instead."""
+        why = f"no server could be reached within {self._timeout_s * 1000:.0f} ms"
+        return Unreachable(
+            f"ZooKeeper at {self._hosts}",
+            f"{why} ({found})" if found else why,
+            "check the address, and that the server runs and serves requests",
+        )
+
+    def refused(self) -> AuthenticationFailed:
+        """The error for a server that takes no session with our credentials, or none without any."""
+        if self._auth or self._sasl:
+            return AuthenticationFailed(
+                f"ZooKeeper at {self._hosts}",
+                f"the server refused the credentials of {self.identity}",
+                "check USER and PASSWORD in zookeeper.auth, and that the server knows them",
+            )
+        return AuthenticationFailed(
+            f"ZooKeeper at {self._hosts}",
+            "the server takes no session without credentials",
+            "give zookeeper.auth=sasl:USER:PASSWORD in the file of --command-config",
+        )
+
+    def close(self) -> None:
+        """Ends the session. Returns within a few seconds even where the server does not answer any more."""
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            self._stop(client).join(min(self._timeout_s, _LONGEST_CLOSE_S))
+
+    def _open(self) -> _Client:
+        with self._lock:
+            if self._closed:
+                raise Unreachable(f"ZooKeeper at {self._hosts}", "the session has been closed")
+            if self._client is None:
+                if self._session_timeout_s is not None and self._opened:
+                    raise self.session_expired()
+                self._opened = True
+                client = _Client(
+                    self._session_timeout_s is not None,
+                    hosts=self._hosts,
+                    # Also kazoo's limit for connecting to one server: never beyond the caller's patience.
+                    timeout=self._session_timeout_s or min(self._timeout_s, _LONGEST_SESSION_S),
+                    auth_data=list(self._auth),
+                    sasl_options=None if self._sasl is None else dict(self._sasl),
+                    connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0),
+                    logger=_LOG,
+                )
+                client.start_async()
+                self._client = client
+            return self._client
+
+    def _drop(self, client: _Client) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
+        self._stop(client)
+
+    @staticmethod
+    def _stop(client: _Client) -> threading.Thread:
+        def stop() -> None:
+            try:
+                client.stop()
+                client.close()
+            except Exception as error:  # the client is given up in any case; kazoo raises bare Exceptions here
+                _LOG.info("the ZooKeeper client did not stop cleanly: %s", error)
+
+        # In a thread of its own: kazoo waits ten seconds and more for a connection thread that is busy connecting.
+        thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
+        thread.start()
+        return thread
+
+
+def _sasl_options(credential: str | None) -> dict[str, str] | None:
+    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that needs no ticket."""
+    if credential is None:
+        return None
+    if importlib.util.find_spec("puresasl") is None:
+        raise ConfigError("zookeeper.auth=sasl", "needs the package pure-sasl", "install offsetmgr[sasl]")
+    user, _, password = credential.partition(":")
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+
+def _identity(auth: tuple[tuple[str, str], ...]) -> str:
+    """Never the password: of ``digest:USER:PASSWORD`` the scheme and the user."""
+    if not auth:
+        return "a session without credentials"
+    return ", ".join(f"{scheme}:{secret.partition(':')[0]}" if ":" in secret else scheme for scheme, secret in auth)
+
+
+def _whats_there(hosts: str) -> str:
+    """What a plain connection to each address meets: kazoo tells a closed port and a wrong one in the same way."""
+    return "; ".join(_meets(address.strip()) for address in hosts.split(",") if address.strip())
+
+
+def _meets(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        host, port = address, _DEFAULT_PORT
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _LOOK_S):
+            return f"{address} takes connections, but does not answer as a ZooKeeper that serves requests"
+    except TimeoutError:
+        return f"{address} does not answer"
+    except (OSError, ValueError) as error:
+        return f"{address}: {getattr(error, 'strerror', None) or error}"

@@ -1,0 +1,609 @@
+"""`ZookeeperSession`: bulk reads, transactions and watches, with the project's errors and time-outs.
+
+What the nodes mean does not belong here.  Paths are relative to the chroot everywhere.
+
+Ordering contract: requests of one session are carried out by the server in the order in which they were sent, so a
+read sent after a transaction sees its effect, or proves that it had none, once `sync` stands between them where the
+connection was lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+from kazoo import exceptions as kazoo
+from kazoo.protocol import serialization as requests
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError
+from offsetmgr.zookeeper.client import jute
+from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, encode, is_masked, lists_for
+from offsetmgr.zookeeper.client.bulk_requests import BulkRead, MultiRead, SingleRead, in_requests
+from offsetmgr.zookeeper.client.connection import Completion, Connection, parse_connect
+from offsetmgr.zookeeper.client.jute import Code, NodeData, Op
+from offsetmgr.zookeeper.client.transactions import (
+    BulkWrite,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Outcome,
+    SetData,
+    State,
+    TransactionRequest,
+    culprit,
+    encoded,
+)
+
+T = TypeVar("T")
+
+Node: TypeAlias = NodeData | OffsetMgrError | None
+"""A node's data; None where there is no such node; the error of this node alone."""
+
+Children: TypeAlias = list[str] | OffsetMgrError | None
+"""Names of a node's children; None where there is no such node; the error of this node alone."""
+
+WatchCallback: TypeAlias = Callable[[str], None]
+"""Called once with the path that was watched, in kazoo's watch thread: it must not block."""
+
+# In flight at once: enough to keep the server busy while answers are decoded, few enough to bound memory.
+_MULTI_READS_IN_FLIGHT: Final = 6
+_SINGLE_READS_IN_FLIGHT: Final = 1000
+_TRANSACTIONS_IN_FLIGHT: Final = 4
+
+_AUTH_HINT: Final = (
+    "give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config (or sasl:USER:PASSWORD), of one whom the"
+    " access list names"
+)
+_OPEN: Final = encode(OPEN)
+_NEEDED: Final[dict[type, str]] = {
+    Create: "create it (permission c of its parent)",
+    SetData: "write it (w)",
+    Delete: "delete it (d of its parent)",
+    Check: "read it (r)",
+}
+"""What an operation needs to be allowed, by its kind."""
+
+_LOST: Final = (
+    kazoo.ConnectionLoss,
+    kazoo.SessionExpiredError,  # kazoo's ConnectionClosedError is one of these
+    kazoo.SessionMovedError,
+    kazoo.OperationTimeoutError,
+)
+
+
+_Inbox: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
+"""Where answers come in: the number that was given with the request, and what was answered."""
+
+
+class _ConnectionLost(Exception):
+    """The connection was lost more often than the caller of `_ask` allows."""
+
+
+class ZookeeperSession:
+    """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
+
+    Every wait is bounded by ``config.timeout_ms``: a bulk call fails when nothing at all has been answered for that
+    long.  Reads that fall into a loss of the connection are repeated until then; a failed read is an error, never an
+    empty result.  All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also
+    `ServerError` where the chroot does not exist.
+    """
+
+    def __init__(
+        self, connect: str, config: ConnectionConfig | None = None, *, session_timeout_ms: int | None = None
+    ) -> None:
+        """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
+
+        With ``session_timeout_ms`` this is one session of the server's and no other, for what hangs on it (ephemeral
+        nodes, and writes that must not outlive them): once it has expired, every method raises `SessionExpired`.
+        """
+        self.hosts, self.chroot = parse_connect(connect)
+        self._connection = Connection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
+        self._timeout_s = self._connection.timeout_s
+        self._multi_read: bool | None = None
+        self._multi_read_lock = threading.Lock()
+
+    @property
+    def connect(self) -> str:
+        """The connect string, chroot included."""
+        return self.hosts + self.chroot
+
+    @property
+    def session_id(self) -> int | None:
+        """The server's id of the current session; None while there is no connection."""
+        return self._connection.session_id
+
+    @property
+    def zxid(self) -> int | None:
+        """The youngest of the ensemble's changes that an answer has told of: whatever is read from now on shows it and
+        all before it, on any connection of this session. None before the first answer."""
+        return self._connection.zxid
+
+    @property
+    def granted_s(self) -> float | None:
+        """The session time-out that the server granted, in seconds; None before the first answer, and without
+        ``session_timeout_ms``."""
+        return self._connection.granted_s
+
+    def close(self) -> None:
+        """Ends the session; nothing can be asked of it afterwards."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def get_many(self, paths: Sequence[str]) -> list[Node]:
+        """Data of many nodes, in the order of ``paths``."""
+        return self._read_many(Op.GET, paths)
+
+    def children_many(self, paths: Sequence[str]) -> list[Children]:
+        """Names of the children of many nodes, in the order of ``paths``; the names themselves are in no order."""
+        return self._read_many(Op.CHILDREN, paths)
+
+    def get(self, path: str) -> NodeData | None:
+        """One node's data; None where there is no such node. Raises `NotAuthorized` too."""
+        found = self.get_many([path])[0]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    def children(self, path: str) -> list[str] | None:
+        """Names of one node's children; None where there is no such node. Raises `NotAuthorized` too."""
+        found = self.children_many([path])[0]
+        if isinstance(found, OffsetMgrError):
+            raise found
+        return found
+
+    def tree(self, path: str) -> dict[str, NodeData]:
+        """A node and everything below it, by path; empty where it does not exist. Not one moment's picture: nodes
+        that come or go meanwhile may be there or not. Raises `NotAuthorized` too."""
+        found: dict[str, NodeData] = {}
+        level = [path]
+        while level:
+            below: list[str] = []
+            for at, node, names in zip(level, self.get_many(level), self.children_many(level), strict=True):
+                for part in (node, names):
+                    if isinstance(part, OffsetMgrError):
+                        raise part
+                if isinstance(node, NodeData):
+                    found[at] = node
+                    below += [f"{at}/{name}" for name in names] if isinstance(names, list) else []
+            level = below
+        return found
+
+    def sync(self) -> None:
+        """Lets the server catch up with the ensemble's leader: reads sent afterwards see every earlier write."""
+        for _, answer in self._ask([requests.Sync(self.chroot or "/")], 1):
+            if isinstance(answer, Exception):
+                raise self._error(answer)
+
+    def _read_many(self, op: Op, paths: Sequence[str]) -> list[Any]:
+        """What was found at each path, by the quickest way that the server knows."""
+        if not paths:
+            return []
+        # The chroot is read along with what is under it: where it does not exist, every path would look like a node
+        # that is merely absent, and a mistyped chroot like a cluster without groups.
+        chroot = self.chroot
+        raw = [
+            (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
+        ]
+        results = self._multi_reads(op, raw) if self._can_multi_read() else None
+        if results is None:
+            results = self._single_reads(op, raw)
+        if chroot and results.pop(0) == Code.NO_NODE:
+            raise ServerError(
+                f"ZooKeeper at {self.hosts}",
+                f"the chroot {chroot} does not exist there",
+                "check the path after the host names; a broker creates it when it first starts",
+            )
+        return [
+            found if found.__class__ is not int else self._node_error(found, path)
+            for found, path in zip(results, paths, strict=True)
+        ]
+
+    def _multi_reads(self, op: Op, paths: list[bytes]) -> list[Any] | None:
+        """Many paths a request; None where a server of the ensemble turned out not to know how."""
+        chunks = in_requests(paths)
+        decode = jute.multi_node_data if op is Op.GET else jute.multi_child_names
+        results: list[Any] = [None] * len(chunks)
+        for index, answer in self._ask([MultiRead(op, chunk) for chunk in chunks], _MULTI_READS_IN_FLIGHT):
+            if isinstance(answer, kazoo.UnimplementedError):
+                self._multi_read = False
+                self._connection.await_replacement()
+                return None
+            if isinstance(answer, Exception):
+                raise self._error(answer)
+            results[index] = self._decoded(decode, *answer, len(chunks[index]))
+        return results[0] if len(results) == 1 else [found for chunk in results for found in chunk]
+
+    def _single_reads(self, op: Op, paths: list[bytes]) -> list[Any]:
+        """One path a request, many requests in flight: for servers before 3.6."""
+        decode = jute.node_data if op is Op.GET else jute.child_names
+        results: list[Any] = [None] * len(paths)
+        for index, answer in self._ask([SingleRead(op, path) for path in paths], _SINGLE_READS_IN_FLIGHT):
+            if not isinstance(answer, Exception):
+                results[index] = self._decoded(decode, *answer)
+            elif isinstance(answer, kazoo.NoNodeError | kazoo.NoAuthError):
+                results[index] = int(answer.code)
+            else:
+                raise self._error(answer)
+        return results
+
+    def _can_multi_read(self) -> bool:
+        """Whether the server answers multi-reads: asked once a session, with a request of its own.
+
+        A server before 3.6 answers UnimplementedError and then drops the connection; as the answer can be overtaken
+        by the drop, two losses in a row count as the same answer.  Nothing is lost by mistake: single reads work on
+        every server.  The server may still answer other requests before the drop, so this waits for the next
+        connection: a transaction that is sent into the old one would have an unknown outcome.
+        """
+        with self._multi_read_lock:
+            if self._multi_read is None:
+                try:
+                    probe = MultiRead(Op.GET, [(self.chroot or "/").encode()])
+                    ((_, answer),) = self._ask([probe], 1, losses=1)
+                except _ConnectionLost:
+                    self._multi_read = False
+                    return False
+                if isinstance(answer, kazoo.UnimplementedError):
+                    self._multi_read = False
+                    self._connection.await_replacement()
+                elif isinstance(answer, Exception):
+                    raise self._error(answer)
+                else:
+                    self._multi_read = True
+            return self._multi_read
+
+    # --- writes -----------------------------------------------------------------------------------
+
+    def transaction(self, operations: Sequence[Operation]) -> Outcome:
+        """Carries out the operations together or not at all."""
+        return self.transactions([operations])[0]
+
+    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[Outcome]:
+        """Carries out several transactions, each by itself, one after the other, several of them in flight.
+
+        Raises only where nothing could be sent at all; afterwards a lost connection is an outcome.  Nothing is
+        repeated: of a transaction without an answer only a fresh read can tell whether it happened.
+        """
+        self._connection.ready(time.monotonic() + self._timeout_s)
+        acls = self._acls(batches)
+        unlisted = {n: refused for n, ops in enumerate(batches) if (refused := _unlisted(ops, acls)) is not None}
+        rest = iter(self._carry_out([ops for n, ops in enumerate(batches) if n not in unlisted], acls))
+        return [unlisted[n] if n in unlisted else next(rest) for n in range(len(batches))]
+
+    def _carry_out(
+        self, batches: Sequence[Sequence[Operation]], acls: Mapping[str, bytes | OffsetMgrError]
+    ) -> list[Outcome]:
+        sent = [
+            TransactionRequest([encoded(op, self.chroot, _listed(op, acls)) for op in operations])
+            for operations in batches
+        ]
+        outcomes: list[Outcome | None] = [None] * len(sent)
+        inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
+        handed_in = 0
+        for _ in sent:
+            while handed_in < len(sent) and handed_in - sum(o is not None for o in outcomes) < _TRANSACTIONS_IN_FLIGHT:
+                self._connection.send(sent[handed_in], Completion(inbox, handed_in))
+                handed_in += 1
+            index, value, exception = self._next_answer(inbox, outcomes)
+            if index is None:
+                break
+            outcomes[index] = self._outcome(batches[index], sent[index], value, exception)
+        return [
+            outcome or _without_answer(request, self._connection.silence())
+            for outcome, request in zip(outcomes, sent, strict=True)
+        ]
+
+    def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
+        """The access list of every node to be created (or why it has none), where the configuration wants another than
+        the open one."""
+        policy = self._connection.acl_policy
+        created = [op for operations in batches for op in operations if isinstance(op, Create)]
+        if policy is None or not created:
+            return {}
+        ours = [op.path for op in created if op.ephemeral]
+        shared = [op.path for op in created if not op.ephemeral]
+        lists = lists_for(policy, ours, shared, self._acls_of)
+        return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in lists.items()}
+
+    def _acls_of(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
+        """The access lists of nodes; of one that does not exist the open one: nothing can be created below it."""
+        full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
+        found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
+        for index, answer in self._ask([requests.GetACL(path) for path in full], _SINGLE_READS_IN_FLIGHT):
+            if isinstance(answer, kazoo.NoAuthError):
+                found[index] = self._no_auth(paths[index], "read its access list, to give it to new nodes below it")
+            elif isinstance(answer, Exception):
+                if not isinstance(answer, kazoo.NoNodeError):
+                    raise self._error(answer)
+            else:
+                acl = tuple(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in answer[0])
+                whole = "see its whole access list (a), to give it to new nodes below it"
+                found[index] = self._no_auth(paths[index], whole) if is_masked(acl) else acl
+        return found
+
+    def _next_answer(
+        self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[Outcome | None]
+    ) -> tuple[int | None, Any, Exception | None]:
+        """The next first answer; index None where none came within the time-out."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                index, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return None, None, None
+            if outcomes[index] is None:  # kazoo can report one request twice when its connection closes
+                return index, value, exception
+
+    def _outcome(
+        self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
+    ) -> Outcome:
+        if isinstance(exception, _LOST):
+            return _without_answer(request, self._connection.lost())
+        if exception is not None:
+            return Outcome(State.REFUSED, error=self._error(exception))
+        try:
+            codes = self._decoded(jute.multi_codes, *value, len(operations))
+        except ServerError as broken:  # the server did answer, but what it did is anybody's guess
+            return Outcome(State.UNKNOWN, error=broken)
+        index = culprit(codes)
+        if index is None:
+            return Outcome(State.COMMITTED)
+        error = self._node_error(codes[index], operations[index].path, _NEEDED[type(operations[index])])
+        return Outcome(
+            State.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
+        )
+
+    # --- in bulk, sent now and waited for later ---------------------------------------------------
+
+    def reads_in_bulk(self) -> bool:
+        """Whether the server takes `begin_reads`: those since 3.6 do."""
+        return self._can_multi_read()
+
+    def begin_reads(self, reads: Sequence[BulkRead[T]]) -> Callable[[], list[T]]:
+        """Sends reads without waiting for their answers. What it gives back waits: for each read what was found. Both
+        raise as `get_many`, but whether the chroot exists is not looked at."""
+        inbox = self._sent(reads)
+
+        def answers() -> list[T]:
+            found: dict[int, T] = {}
+            lost: list[int] = []
+            for index, value, exception in self._each(inbox, len(reads)):
+                if isinstance(exception, _LOST):
+                    lost.append(index)
+                else:
+                    found[index] = self._found(reads[index], value if exception is None else exception)
+            for at, answer in self._ask([reads[index] for index in lost], _MULTI_READS_IN_FLIGHT) if lost else ():
+                found[lost[at]] = self._found(reads[lost[at]], answer)
+            return [found[index] for index in range(len(reads))]
+
+        return answers
+
+    def _found(self, read: BulkRead[T], answer: Any) -> T:
+        if isinstance(answer, Exception):
+            raise self._error(answer)
+        found: T = self._decoded(read.decoded, *answer)
+        return found
+
+    def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[Outcome]]:
+        """Sends transactions without waiting for their answers. What it gives back waits, raises nothing, and has the
+        outcome of each, as `transactions`; this raises where nothing could be sent."""
+        inbox = self._sent(writes)
+
+        def outcomes() -> list[Outcome]:
+            found: list[Outcome | None] = [None] * len(writes)
+            try:
+                for index, value, exception in self._each(inbox, len(writes)):
+                    found[index] = self._bulk_outcome(writes[index], value, exception)
+            except OffsetMgrError as silence:
+                return [
+                    outcome or _without_answer(write, silence) for outcome, write in zip(found, writes, strict=True)
+                ]
+            return [outcome for outcome in found if outcome is not None]
+
+        return outcomes
+
+    def _bulk_outcome(self, write: BulkWrite, value: Any, exception: Exception | None) -> Outcome:
+        count = len(write.paths)
+        if exception is None:
+            buffer, offset = value
+            if jute.all_set(buffer, offset, count):
+                return Outcome(State.COMMITTED)
+
+        chroot = len(self.chroot)
+        operations = [SetData(jute.path_of(path)[chroot:], b"", 0) for path in write.paths]
+        return self._outcome(operations, write, value, exception)
+
+    def _sent(self, requests: Sequence[Any]) -> _Inbox:
+        self._connection.ready(time.monotonic() + self._timeout_s)
+        inbox: _Inbox = SimpleQueue()
+        for index, request in enumerate(requests):
+            self._connection.send(request, Completion(inbox, index))
+        return inbox
+
+    def _each(self, inbox: _Inbox, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
+        """The first answer to each of ``count`` requests. Raises where none comes within the time-out."""
+        waiting = set(range(count))
+        while waiting:
+            try:
+                index, value, exception = inbox.get(timeout=self._timeout_s)
+            except Empty:
+                raise self._connection.silence() from None
+            if index in waiting:  # kazoo can report one request twice when its connection closes
+                waiting.remove(index)
+                yield index, value, exception
+
+    # --- watches ----------------------------------------------------------------------------------
+
+    def watch_children(self, path: str, callback: WatchCallback) -> list[str] | None:
+        """The children of a node, which from then on is watched; None where it does not exist (yet).
+
+        ``callback`` is called once: when a child comes or goes, when the node itself does, or when the watch was lost
+        together with the connection.  It says "read again, and watch again", never what happened.
+        """
+        answer = self._watch(requests.GetChildren, path, callback)
+        return None if answer is None else list(answer)
+
+    def watch_data(self, path: str, callback: WatchCallback) -> NodeData | None:
+        """The data of a node, which from then on is watched as in `watch_children`."""
+        answer = self._watch(requests.GetData, path, callback)
+        if answer is None:
+            return None
+        data, stat = answer
+        return NodeData(data or b"", stat.czxid, stat.ctime, stat.mtime, stat.version, stat.ephemeralOwner)
+
+    def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
+        """Watches the data of ``nodes`` and the children of ``parents``, many requests in flight.
+
+        Gives back those that do not exist, which are not watched. ``callback`` as in `watch_children`. For watching a
+        changing tree: watch first, then read, so that whatever comes in between is told.
+        """
+
+        def watcher(path: str) -> Callable[[object], None]:
+            return lambda _event: callback(path)
+
+        asked = [requests.GetData(self.chroot + path, watcher(path)) for path in nodes]
+        asked += [requests.GetChildren(self.chroot + path, watcher(path)) for path in parents]
+        paths = [*nodes, *parents]
+        missing: list[str] = []
+        for index, answer in self._ask(asked, _SINGLE_READS_IN_FLIGHT):
+            if isinstance(answer, kazoo.NoNodeError):
+                missing.append(paths[index])
+            elif isinstance(answer, kazoo.NoAuthError):
+                raise self._no_auth(paths[index], "read this node")
+            elif isinstance(answer, Exception):
+                raise self._error(answer)
+        return missing
+
+    def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
+        # kazoo's own request classes, because kazoo keeps the watchers of these and of no others.
+        full = self.chroot + path if path != "/" else self.chroot or "/"
+
+        def watcher(_: object) -> None:
+            callback(path)
+
+        while True:
+            ((_, answer),) = self._ask([request(full, watcher)], 1)
+            if not isinstance(answer, kazoo.NoNodeError):
+                break
+            ((_, stat),) = self._ask([requests.Exists(full, watcher)], 1)
+            if isinstance(stat, Exception):
+                raise self._error(stat)
+            if stat is None:
+                return None
+        if isinstance(answer, kazoo.NoAuthError):
+            raise self._no_auth(path, "read this node")
+        if isinstance(answer, Exception):
+            raise self._error(answer)
+        return answer
+
+    # --- asking, and what goes wrong --------------------------------------------------------------
+
+    def _ask(self, asked: Sequence[Any], window: int, losses: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Sends requests that change nothing, ``window`` of them at a time, and gives their answers as they come:
+        the index of the request with its answer, or with the exception that the server answered.
+
+        Requests lost with the connection are sent again on the next one (``losses`` times in a row, or until nothing
+        has been answered for the whole time-out).
+        """
+        deadline = time.monotonic() + self._timeout_s
+        self._connection.ready(deadline)
+        inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
+        waiting = list(range(len(asked) - 1, -1, -1))
+        in_flight: dict[int, int] = {}
+        tag = lost = 0
+        while waiting or in_flight:
+            while waiting and len(in_flight) < window:
+                tag += 1
+                in_flight[tag] = waiting.pop()
+                self._connection.send(asked[in_flight[tag]], Completion(inbox, tag))
+            try:
+                answered, value, exception = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise self._connection.silence() from None
+            index = in_flight.pop(answered, None)
+            if index is None:  # kazoo can report one request twice when its connection closes
+                continue
+            if isinstance(exception, _LOST):
+                waiting.append(index)
+                if not in_flight:  # all that was lost together counts once
+                    lost += 1
+                    if losses is not None and lost > losses:
+                        raise _ConnectionLost
+                    self._connection.ready(deadline)
+                continue
+            lost = 0
+            yield index, value if exception is None else exception
+            deadline = time.monotonic() + self._timeout_s
+
+    def _decoded(self, decode: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return decode(*arguments)
+        except (jute.BrokenAnswer, UnicodeDecodeError) as broken:
+            raise ServerError(
+                f"ZooKeeper at {self.hosts}", f"an answer that cannot be understood: {broken}"
+            ) from broken
+
+    def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
+        """The error that one node's result code stands for; None for a node that does not exist. ``needed`` is what
+        the access list must allow."""
+        if code == Code.NO_NODE:
+            return None
+        if code == Code.NO_AUTH:
+            return self._no_auth(path, needed)
+        known = {member.value: member.name for member in Code}
+        return self._server_error(known.get(code, f"error {code}"), path)
+
+    def _server_error(self, name: str, path: str) -> OffsetMgrError:
+        return ServerError(f"ZooKeeper node {self.chroot}{path}", f"ZooKeeper answered {name}")
+
+    def _no_auth(self, path: str, needed: str) -> NotAuthorized:
+        """Says who we are to the server, and what that one may not do."""
+        return NotAuthorized(
+            f"ZooKeeper node {self.chroot}{path}",
+            f"its access list does not allow this (NO_AUTH): {self._connection.identity} may not {needed}",
+            _AUTH_HINT,
+        )
+
+    def _error(self, exception: Exception) -> OffsetMgrError:
+        """A whole request's error as one of ours."""
+        if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
+            return self._connection.refused()
+        if isinstance(exception, kazoo.NoAuthError):
+            return NotAuthorized(
+                f"ZooKeeper at {self.hosts}",
+                f"an access list does not let {self._connection.identity} do this (NO_AUTH)",
+                _AUTH_HINT,
+            )
+        return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
+
+
+def _without_answer(request: TransactionRequest, error: OffsetMgrError) -> Outcome:
+    return Outcome(State.NOT_SENT if request.cancel() else State.UNKNOWN, error=error)
+
+
+def _listed(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
+    acl = acls.get(operation.path, _OPEN)
+    return acl if isinstance(acl, bytes) else _OPEN  # an error has kept its transaction from being sent, if it creates
+
+
+def _unlisted(operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]) -> Outcome | None:
+    """The outcome of a transaction that creates a node of which it is not known what list it should have."""
+    for index, operation in enumerate(operations):
+        error = acls.get(operation.path)
+        if isinstance(operation, Create) and isinstance(error, OffsetMgrError):
+            return Outcome(State.REFUSED, index, Code.NO_AUTH, error)
+    return None

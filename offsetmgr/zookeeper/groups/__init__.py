@@ -1,0 +1,1 @@
+"""Consumer groups in ZooKeeper: registration, ownership of partitions, rebalancing and topic filters."""

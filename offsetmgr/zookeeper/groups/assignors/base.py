@@ -1,0 +1,110 @@
+"""What every strategy shares: a thread's name and order, the threads of a topic, and what changed between two answers.
+
+Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of 0.10.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from offsetmgr.core.errors import AssignmentRefused
+from offsetmgr.core.model import TopicPartition
+
+StreamsOfMembers: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Member id -> topic -> number of streams; patterns have been resolved to topics."""
+PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
+"""Topic -> the numbers of its partitions, in any order."""
+
+
+class ThreadId(NamedTuple):
+    """One stream of one member, written ``<member id>-<thread>`` in owner nodes.
+
+    Its order is that of this text, as in Kafka: ``c-10`` comes before ``c-2``.
+    """
+
+    member_id: str
+    thread: int
+
+    def __str__(self) -> str:
+        return f"{self.member_id}-{self.thread}"
+
+    def __lt__(self, other: tuple[object, ...]) -> bool:
+        return str(self) < str(other)
+
+    def __le__(self, other: tuple[object, ...]) -> bool:
+        return str(self) <= str(other)
+
+    def __gt__(self, other: tuple[object, ...]) -> bool:
+        return str(self) > str(other)
+
+    def __ge__(self, other: tuple[object, ...]) -> bool:
+        return str(self) >= str(other)
+
+
+class Assignor(Protocol):
+    """A strategy (``partition.assignment.strategy``)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
+        """The owner of every partition of a topic that somebody consumes, sorted by partition.
+
+        A topic that is not in ``partitions`` has none; one that nobody consumes is left out.
+        Raises `AssignmentRefused`.
+        """
+        ...
+
+
+def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
+    """Topic -> the threads that consume it, in their order.
+
+    Raises `AssignmentRefused` for a topic with no stream at all: Kafka asserts that there is one, so no member that
+    reads such a registration can rebalance.
+    """
+    found: dict[str, list[ThreadId]] = {}
+    for member_id, topics in streams.items():
+        for topic, count in topics.items():
+            if count < 1:
+                raise AssignmentRefused(
+                    f"member {member_id}", f"has {count} streams of {topic}", "a member needs one stream or more"
+                )
+            found.setdefault(topic, []).extend(ThreadId(member_id, thread) for thread in range(count))
+    return {topic: sorted(threads, key=str) for topic, threads in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How many partitions change hands between two assignments."""
+
+    kept: int
+    """The same thread has it."""
+    rethreaded: int
+    """Another thread of the same member has it: what was fetched is dropped, offsets stay in one process."""
+    moved: int
+    """Another member has it."""
+    gained: int
+    """Nobody had it."""
+    lost: int
+    """Nobody has it any more."""
+
+    @property
+    def changed(self) -> int:
+        """Partitions with another owner than before, or with one only before or only after."""
+        return self.rethreaded + self.moved + self.gained + self.lost
+
+
+def moves(before: Mapping[TopicPartition, ThreadId], after: Mapping[TopicPartition, ThreadId]) -> Moves:
+    """What changes from one assignment to the other, counted in partitions."""
+    both = before.keys() & after.keys()
+    kept = sum(before[one] == after[one] for one in both)
+    same_member = sum(before[one].member_id == after[one].member_id for one in both)
+    return Moves(
+        kept=kept,
+        rethreaded=same_member - kept,
+        moved=len(both) - same_member,
+        gained=len(after) - len(both),
+        lost=len(before) - len(both),
+    )

@@ -1,0 +1,102 @@
+"""Round-robin: all topics' partitions in the order of their hashes, dealt to the threads in turn.
+
+Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and of 0.8.2 to 0.10.1, which refused groups whose members
+do not all consume the same (dropped by KAFKA-2434).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+from offsetmgr.core.errors import UnequalSubscriptions
+from offsetmgr.core.java_hash import java_hash
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, StreamsOfMembers, ThreadId, threads_of
+
+
+class RoundRobinAssignor:
+    """A turn goes from thread to thread over all topics; threads that do not consume a partition's topic are passed
+    over, and their turn is gone.
+
+    Partitions are sorted by ``String.hashCode`` of ``[topic,partition]``. Those of several topics can hash alike (of
+    topics named ``Aa`` and ``BB`` they do): Kafka leaves them in the order of a hash table that was filled as ZooKeeper
+    listed the members, which nothing here can know. They are taken by name then; see `hashed_alike`.
+    """
+
+    name: Final = "roundrobin"
+
+    def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
+        """See `Assignor.assign`."""
+        consuming = {topic: frozenset(threads) for topic, threads in threads_of(streams).items()}
+        everyone = sorted(frozenset[ThreadId]().union(*consuming.values()), key=str)
+        found: dict[TopicPartition, ThreadId] = {}
+        turn = 0
+        for partition in _in_order_of_hashes(consuming, partitions):
+            while everyone[turn % len(everyone)] not in consuming[partition.topic]:
+                turn += 1
+            found[partition] = everyone[turn % len(everyone)]
+            turn += 1
+        return dict(sorted(found.items()))
+
+
+class EqualRoundRobinAssignor:
+    """Round-robin as members of 0.8.2 to 0.10.1 have it: the same answer, but only where every member has the same
+    topics, with as many streams of each."""
+
+    name: Final = "roundrobin-0.8.2"
+
+    def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
+        """See `Assignor.assign`. Raises `UnequalSubscriptions`, which names who differs."""
+        _check_equal(streams)
+        return RoundRobinAssignor().assign(streams, partitions)
+
+
+def hashed_alike(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]:
+    """Sets of partitions of several topics whose order among themselves Kafka leaves to chance; mostly none."""
+    by_hash: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    for topic, numbers in topics.items():
+        for number in numbers:
+            by_hash[_hash(TopicPartition(topic, number))].append(TopicPartition(topic, number))
+    return sorted(tuple(sorted(alike)) for alike in by_hash.values() if len({one.topic for one in alike}) > 1)
+
+
+def _in_order_of_hashes(topics: dict[str, frozenset[ThreadId]], partitions: PartitionsOfTopics) -> list[TopicPartition]:
+    named = (TopicPartition(topic, number) for topic in topics for number in partitions.get(topic, ()))
+    return sorted(named, key=lambda one: (_hash(one), one))
+
+
+def _hash(partition: TopicPartition) -> int:
+    return java_hash(f"[{partition.topic},{partition.partition}]")
+
+
+def _check_equal(streams: StreamsOfMembers) -> None:
+    threads_of(streams)
+    consuming = {member: topics for member, topics in sorted(streams.items()) if topics}
+    usual = _most_common_topics(consuming)
+    differences = {member: what for member, topics in consuming.items() if (what := _difference(topics, usual))}
+    if differences:
+        told = "; ".join(f"{member} {what}" for member, what in differences.items())
+        raise UnequalSubscriptions(
+            "strategy roundrobin-0.8.2",
+            f"needs equal subscriptions, but {told}",
+            "members of 0.10.2 and later take unequal ones: --strategy roundrobin",
+            members=tuple(differences),
+        )
+
+
+def _most_common_topics(streams: StreamsOfMembers) -> frozenset[str]:
+    counted = Counter(frozenset(topics) for topics in streams.values())
+    return max(counted, key=lambda topics: (counted[topics], sorted(topics)), default=frozenset())
+
+
+def _difference(topics: Mapping[str, int], usual: frozenset[str]) -> str:
+    """What sets a subscription apart from those of the others; empty where nothing does."""
+    if lacking := sorted(usual - topics.keys()):
+        return f"lacks {', '.join(lacking)}"
+    if more := sorted(topics.keys() - usual):
+        return f"also has {', '.join(more)}"
+    if len(set(topics.values())) > 1:
+        return "has " + ", ".join(f"{count} streams of {topic}" for topic, count in sorted(topics.items()))
+    return ""

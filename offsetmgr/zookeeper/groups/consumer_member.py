@@ -1,0 +1,251 @@
+"""`Member`: one member of an old consumer group, in a thread of its own from joining to leaving.
+
+It registers, rebalances whenever something has changed (several changes at once are one rebalance), and after its
+session has expired begins anew under the same id. What a rebalance is, and in which order, is `rebalance`.
+
+Source: the registration algorithm of the 0.10.1 implementation page, in its five steps: register, watch the ids, watch
+the brokers, watch the topics, rebalance.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import (
+    Conflict,
+    InvalidPattern,
+    OffsetMgrError,
+    SessionExpired,
+    UnknownVersion,
+    Unreadable,
+    UnsupportedOperation,
+)
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
+from offsetmgr.zookeeper.groups.membership import Picture, look, register
+from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.groups.rebalance import Holder, Share
+from offsetmgr.zookeeper.groups.subscription import Subscription
+
+_NOT_UNDERSTOOD: Final = (Unreadable, UnknownVersion, UnsupportedOperation, InvalidPattern)
+_LOG: Final = logging.getLogger("offsetmgr.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All in milliseconds but ``max_retries``.
+
+    ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before what
+    failed is tried again (at once where the cause goes away before), and how often an error that will not go away by
+    itself is met before the member gives up. A registration or a topic that cannot be understood is such an error for
+    one who joins; a member that has been through a rebalance keeps what it owns and goes on trying. ``settle_ms`` is
+    how long changes are gathered into one rebalance.
+    """
+
+    session_timeout_ms: int = 6000
+    backoff_ms: int = 500
+    max_retries: int = 4
+    settle_ms: int = 50
+
+
+class Member:
+    """One member of ``group``; no I/O before `start`. Runs in a thread of its own until `leave`."""
+
+    def __init__(
+        self,
+        connect: str,
+        group: str,
+        member_id: str,
+        subscription: Subscription,
+        assignor: Assignor,
+        holder: Holder,
+        *,
+        config: ConnectionConfig | None = None,
+        timing: Timing = Timing(),
+        exclude_internal: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
+        ZookeeperSession(connect, config)  # a wrong address is told at once
+        self.group = group
+        self.member_id = member_id
+        self.subscription = subscription
+        self.rebalances = 0
+        """How often this member has divided the partitions anew, because members, topics or partitions had changed."""
+        self._connect = connect
+        self._config = config
+        self._timing = timing
+        self._assignor = assignor
+        self._holder = holder
+        self._exclude_internal = exclude_internal
+        self._clock = clock or SystemClock()
+        self._wake = threading.Event()
+        self._leaving = threading.Event()
+        self._settled = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._share: Share | None = None
+        self._error: OffsetMgrError | None = None
+        self._joined = False
+        self.hindered_by: OffsetMgrError | None = None
+        """The registration or topic that cannot be understood, for want of which there is no rebalance: the member goes
+        on with what it owns. None where it can see who shares the group."""
+
+    @property
+    def owned(self) -> dict[TopicPartition, ThreadId]:
+        """What it owns now, each partition with its thread."""
+        share = self._share
+        return {} if share is None else dict(share.owned)
+
+    @property
+    def held_by_others(self) -> dict[TopicPartition, str]:
+        """Partitions of its share that others have not released yet, with the texts of their owner nodes."""
+        share = self._share
+        return {} if share is None else dict(share.held)
+
+    def start(self, timeout_s: float) -> None:
+        """Joins the group and waits until the first rebalance has ended (partitions that others still hold may follow
+        later). Raises what hindered it; the member has left then."""
+        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-member-{self.member_id}", daemon=True)
+        self._thread.start()
+        self._settled.wait(timeout_s)
+        if not self._settled.is_set() or self._error is not None:
+            error = self._error or Conflict(f"consumer {self.member_id}", f"no rebalance within {timeout_s:g} s")
+            self.leave()
+            raise error
+
+    def leave(self) -> None:
+        """Stops, commits, releases, unregisters; returns when that has been done or found impossible."""
+        self._leaving.set()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # --- the member's thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._run_sessions()
+        except BaseException:
+            self._error = OffsetMgrError(
+                f"consumer {self.member_id}", "has ended by a defect of offsetmgr", "see the traceback"
+            )
+            self._holder.failed(self._error)
+            raise
+        finally:
+            self._settled.set()
+
+    def _run_sessions(self) -> None:
+        failures = 0
+        while not self._leaving.is_set():
+            session = ZookeeperSession(self._connect, self._config, session_timeout_ms=self._timing.session_timeout_ms)
+            lease = SessionLease(session, self._wake.set)
+            try:
+                self._live(session, lease)
+            except SessionExpired as expired:
+                _LOG.warning("consumer %s: %s; registering anew", self.member_id, expired)
+                failures = 0
+            except OffsetMgrError as error:
+                failures += 1
+                self._error = error
+                _LOG.warning("consumer %s: %s", self.member_id, error)
+                # A configured id stays taken until the session of its last owner ends, so a conflict may pass.
+                passes = isinstance(error, Conflict) and failures <= self._patience()
+                if not passes and (not error.retriable or not self._joined):
+                    self._leaving.set()
+                    self._holder.failed(error)
+            finally:
+                lease.end()
+                self._share = None
+                self._holder.drop(None)
+                session.close()
+            self._leaving.wait(self._timing.backoff_ms / 1000 if self._error else 0.0)
+
+    def _patience(self) -> float:
+        """Tries that outlast a dead session."""
+        return self._timing.max_retries + 2 * self._timing.session_timeout_ms / self._timing.backoff_ms
+
+    def _live(self, session: ZookeeperSession, lease: SessionLease) -> None:
+        """One session from its beginning to its end. Raises `SessionExpired`, and what cannot be got over in it."""
+        lease.begin()
+        session_id = register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
+        self._error = None
+        self._joined = True
+        self._holder.joined(session, lease)
+        share = Share(self, session, Claims(session, session_id, self.group))
+        self._share = share
+        failures = 0
+        gone = False
+        try:
+            while not self._leaving.is_set():
+                if lease.expired:
+                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session is over")
+                self._wake.clear()
+                try:
+                    complete = share.rebalance()
+                    failures = 0
+                    self._settled.set()
+                except SessionExpired:
+                    raise
+                except OffsetMgrError as error:
+                    failures += 1
+                    # The first, second, fourth, eighth time: it may stay for days.
+                    level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
+                    _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
+                    passes = error.retriable or isinstance(error, Conflict)
+                    # Leaving would help nobody: all others are hindered by the same.
+                    passes = passes or (error is self.hindered_by and self._settled.is_set())
+                    if not passes and failures > self._timing.max_retries:
+                        raise
+                    complete = False
+                self._wake.wait(None if complete else self._timing.backoff_ms / 1000)
+                self._leaving.wait(self._timing.settle_ms / 1000)
+        except SessionExpired:
+            gone = True
+            raise
+        finally:
+            if not gone:
+                self._leave_well(share)
+
+    def _leave_well(self, share: Share) -> None:
+        """Leaves in good order where that is still possible; the nodes go with the session."""
+        try:
+            self._holder.stop(share.owned)
+        except OffsetMgrError as error:
+            _LOG.warning("consumer %s: what it consumed last is not committed: %s", self.member_id, error)
+
+    # --- as its share's `Group` -----------------------------------------------------------------------
+
+    @property
+    def holder(self) -> Holder:
+        return self._holder
+
+    def look(self, session: ZookeeperSession) -> Picture:
+        """Reads the group; registers again where somebody has deleted the registration."""
+        try:
+            picture = look(session, self.group, exclude_internal=self._exclude_internal)
+            if self.member_id not in picture.members:
+                register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
+                picture = look(session, self.group, exclude_internal=self._exclude_internal)
+        except _NOT_UNDERSTOOD as error:
+            self.hindered_by = error
+            raise
+        self.hindered_by = None
+        return picture
+
+    def part(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
+        """This member's part of the assignment."""
+        assigned = self._assignor.assign(picture.streams, picture.partitions)
+        return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
+
+    def divided_anew(self) -> None:
+        self.rebalances += 1
+
+    def wake(self) -> None:
+        self._wake.set()

@@ -1,0 +1,132 @@
+"""Who holds which partition: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Reads only.
+
+In Kafka 0.7 the node is named ``BROKER-PARTITION``, and the partition is a `BrokerPartition`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.zookeeper.client.jute import NodeData
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.consumers import parse_owner
+
+GROUPS_AT_ONCE: Final = 500
+
+_PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The consumer thread that holds a partition: the node says ``<consumerId>-<thread>``.
+
+    ``error`` says why that could not be read: the partition is owned all the same, by nobody knows whom, and
+    ``member_id`` and ``thread`` are None.  ``session_id`` is the owner's ZooKeeper session, which its registration
+    carries too; 0 where the node is persistent, as no consumer makes it.
+    """
+
+    member_id: str | None
+    thread: int | None
+    czxid: int
+    session_id: int
+    error: OffsetMgrError | None = None
+    claimed_at_ms: int | None = None
+    """When the node was made, by ZooKeeper's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOwners:
+    """The owners of one group's partitions.
+
+    ``errors`` maps the path of a node to why it says nothing (a name that is no partition, a node that may not be
+    read). With ``error`` set, nothing is known of the group.
+    """
+
+    group: str
+    owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
+    errors: Mapping[str, OffsetMgrError] = field(default_factory=dict)
+    error: OffsetMgrError | None = None
+
+
+def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]:
+    """Owners of one group's partitions; a partition that is not in the answer has none.
+
+    Raises `UsageError` for an impossible group id, what reading raises, and the first error of a node whose
+    partition is not known; `owners_many` reports those beside the rest.
+    """
+    (found,) = owners_many(session, [group])
+    if found.error is not None:
+        raise found.error
+    for error in found.errors.values():
+        raise error
+    return dict(found.owners)
+
+
+def owners_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupOwners]:
+    """Owners of many groups' partitions, one result for each group, lazily. Raises where the session fails."""
+    remaining = iter(groups)
+    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        yield from _owners_of(session, batch)
+
+
+def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOwners]:
+    possible: list[str] = []
+    for group in groups:
+        try:
+            paths.check_group(group)
+            possible.append(group)
+        except OffsetMgrError as error:
+            yield GroupOwners(group, error=error)
+    found: dict[str, dict[TopicPartition, Owner]] = {group: {} for group in possible}
+    errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in possible}
+    listed = session.children_many([paths.owners(group) for group in possible])
+    topics = [
+        (group, topic, f"{paths.owners(group)}/{topic}")
+        for group, names in zip(possible, listed, strict=True)
+        if isinstance(names, list)
+        for topic in sorted(names)
+    ]
+    partitions = list(_partitions(session, topics, errors))
+    nodes = session.get_many([path for *_, path in partitions])
+    for (group, partition, path), node in zip(partitions, nodes, strict=True):
+        if isinstance(node, OffsetMgrError):
+            errors[group][path] = node
+        elif node is not None:  # None: released since the children were listed
+            found[group][partition] = _owner(path, node)
+    for group, names in zip(possible, listed, strict=True):
+        if isinstance(names, OffsetMgrError):
+            yield GroupOwners(group, error=names)
+        else:
+            yield GroupOwners(group, dict(sorted(found[group].items())), errors[group])
+
+
+def _partitions(
+    session: ZookeeperSession, topics: list[tuple[str, str, str]], errors: dict[str, dict[str, OffsetMgrError]]
+) -> Iterator[tuple[str, TopicPartition, str]]:
+    """The nodes under the topics' nodes, as group, partition and path; what is none goes to the group's ``errors``."""
+    for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
+        if isinstance(names, OffsetMgrError):
+            errors[group][path] = names
+            continue
+        for name in names or ():
+            number = int(name) if _PARTITION.fullmatch(name) else BrokerPartition.parse(name)
+            if number is not None:
+                yield group, TopicPartition(topic, number), f"{path}/{name}"
+            else:
+                what = f"ZooKeeper node {path}/{name}"
+                errors[group][f"{path}/{name}"] = Unreadable(what, "its name is not a partition's number")
+
+
+def _owner(path: str, node: NodeData) -> Owner:
+    try:
+        owner = parse_owner(path, node.data)
+    except OffsetMgrError as error:
+        return Owner(None, None, node.czxid, node.ephemeral_owner, error, node.ctime_ms)
+    return Owner(owner.member_id, owner.thread, node.czxid, node.ephemeral_owner, None, node.ctime_ms)

@@ -1,0 +1,197 @@
+"""`Share`: what one session of a member owns, brought in line with the group after each change.
+
+It watches what the assignment depends on, gives up what is no longer the member's own, and claims what has become so.
+Whoever consumes is told through `Holder`. Partitions that stay with their thread are not interrupted; the old consumer
+lets go of all of them at every change, which to the others looks the same.
+
+Ordering contract, for each partition: `Holder.stop` (nothing is handed out any more, and what was is committed) before
+the owner node is deleted; the owner node is created before `Holder.begin` (which reads the committed offset after it).
+Once the session is over `Holder.drop` is called, and nothing of it is committed; before anybody calls it, the session's
+lease has run out, which whoever hands out messages must ask for each of them.
+
+Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
+kafka.consumer.ZookeeperConsumerConnector.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.groups.assignors import ThreadId
+from offsetmgr.zookeeper.groups.membership import Picture
+from offsetmgr.zookeeper.groups.partition_claims import Claims
+from offsetmgr.zookeeper.nodes import paths
+
+_LOG: Final = logging.getLogger("offsetmgr.consumer")
+
+
+class Holder(Protocol):
+    """Whoever consumes the partitions that a member owns. Called in the member's thread, one call at a time."""
+
+    def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
+        """The member is registered in this session; all that is claimed until `drop` hangs on it."""
+        ...
+
+    def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
+        """Consume these from their committed offsets on (those too that were stopped, and have come back before they
+        could be released). Gives those that could not be begun yet (asked again soon).
+        Raises where that will not change by itself."""
+        ...
+
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing more of these, commit what was, forget them. Asked again for those that are stopped already
+        where their release has failed."""
+        ...
+
+    def drop(self, partitions: Collection[TopicPartition] | None) -> None:
+        """These (None: all) are others' already: hand out nothing more of them and commit nothing."""
+        ...
+
+    def failed(self, error: OffsetMgrError) -> None:
+        """The member has given up and left the group."""
+        ...
+
+
+class Group(Protocol):
+    """What a share needs to know of its member and the group."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def holder(self) -> Holder: ...
+
+    def look(self, session: ZookeeperSession) -> Picture:
+        """Reads the group."""
+        ...
+
+    def part(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
+        """The member's part of the assignment."""
+        ...
+
+    def divided_anew(self) -> None:
+        """Members, topics or partitions have changed since the last time."""
+        ...
+
+    def wake(self) -> None:
+        """Something has changed: there is to be a rebalance soon. Called in any thread."""
+        ...
+
+
+class Share:
+    """One session's; for one thread, but ``owned`` and ``held``."""
+
+    def __init__(self, member: Group, session: ZookeeperSession, claims: Claims) -> None:
+        self._member = member
+        self._session = session
+        self._claims = claims
+        self._watched: set[str] = set()
+        self._lock = threading.Lock()
+        self.owned: dict[TopicPartition, ThreadId] = {}
+        """The partitions that are owned, each with its thread; replaced, never changed."""
+        self.held: dict[TopicPartition, str] = {}
+        """Partitions of its share that others still hold, with the texts of their owner nodes; replaced too."""
+        self._unbegun: set[TopicPartition] = set()
+        """Those of ``owned`` that nobody consumes: not begun yet, or stopped and not released yet."""
+        self._seen: object = None
+
+    def rebalance(self) -> bool:
+        """Brings what is owned in line with what is there now. False where something is left to be tried again."""
+        member, holder = self._member, self._member.holder
+        parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
+        self._watch([self._claims.path(tp) for tp in self.owned], parents)
+        # Before the look, which fails as long as a registration cannot be read: what is lost is lost all the same.
+        if lost := self._claims.lost(self.owned):
+            _LOG.warning("consumer %s: others deleted or wrote its owner nodes: %s", member.member_id, _listed(lost))
+            holder.drop(lost)
+            self._forget(lost)
+        picture = member.look(self._session)
+        if self._watch([paths.topic(topic) for topic in picture.streams.get(member.member_id, {})], []):
+            picture = member.look(self._session)  # what changed before the watches stood
+        if not picture.brokers:
+            # As the old consumer: nothing can be consumed, and nothing is gained by letting go.
+            return not self._unbegun
+        share = member.part(picture)
+        if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
+            self._stop(leaving)
+            self._claims.release(leaving)
+            self._forget(leaving)
+        if stray := self._claims.unsure - share.keys():
+            self._claims.release(stray)
+        claimed = self._claims.claim({tp: thread for tp, thread in share.items() if tp not in self.owned})
+        self.owned = {**self.owned, **claimed.mine}
+        self._unbegun |= claimed.mine.keys()
+        self.held = dict(claimed.held)
+        self._watch([self._claims.path(tp) for tp in (*claimed.mine, *claimed.held)], [])
+        if self._unbegun:
+            self._unbegun = set(holder.begin({tp: self.owned[tp] for tp in self._unbegun}))
+        seen = (picture.streams, picture.partitions)
+        if leaving or claimed.mine or seen != self._seen:
+            member.divided_anew()
+        self._seen = seen
+        if leaving or claimed.mine or claimed.held:
+            _LOG.info(
+                "consumer %s: owns %d partitions (%d given up, %d gained, %d still held by others)",
+                member.member_id,
+                len(self.owned),
+                len(leaving),
+                len(claimed.mine),
+                len(claimed.held),
+            )
+        return not self.held and not self._unbegun
+
+    def _stop(self, leaving: Collection[TopicPartition]) -> None:
+        """From here on they are not consumed, whatever fails; should they come back before their owner nodes have gone,
+        they are begun anew."""
+        self._unbegun |= set(leaving)
+        try:
+            self._member.holder.stop(leaving)
+        except OffsetMgrError:
+            self._member.holder.drop(leaving)
+            raise
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self.owned = {tp: thread for tp, thread in self.owned.items() if tp not in partitions}
+        self._unbegun -= set(partitions)
+
+    def _watch(self, nodes: list[str], parents: list[str]) -> bool:
+        """Lets a change of these wake the member, once each; the coming of a parent that is not there (before the first
+        broker there is none of theirs). Whether any watch is new; an owner node that has gone wakes the member at once.
+        """
+        with self._lock:
+            nodes = [path for path in nodes if path not in self._watched]
+            parents = [path for path in parents if path not in self._watched]
+            self._watched |= {*nodes, *parents}
+        missing = {*nodes, *parents}
+        try:
+            if missing:
+                missing = set(self._session.watch_many(nodes, parents, self._fired))
+            for path in missing.intersection(parents):
+                self._session.watch_children(path, self._fired)
+                missing.discard(path)
+        finally:
+            with self._lock:
+                self._watched -= missing
+        if missing and any(self._claims.path(tp) in missing for tp in (*self.owned, *self.held)):
+            self._member.wake()
+        return bool(nodes or parents)
+
+    def _fired(self, path: str) -> None:
+        with self._lock:
+            self._watched.discard(path)
+        self._member.wake()
+
+
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    shown = ", ".join(map(str, sorted(partitions)[:5]))
+    return shown + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")

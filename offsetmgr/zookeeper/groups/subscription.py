@@ -1,0 +1,79 @@
+"""What a consumer subscribes to: topics by name, or those that a white list or a black list selects. Pure.
+
+Source: kafka.consumer.TopicFilter and TopicCount of 0.10.2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.zookeeper.groups.topic_filter import TopicFilter, normalized, topics_of
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST, ConsumerRegistration
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """``kind`` is ``static``, ``white_list`` or ``black_list``; ``streams`` maps topics to their numbers of streams,
+    or the one regular expression (Java's, normalised) to the number of streams that all its topics share."""
+
+    kind: str
+    streams: Mapping[str, int]
+
+    @classmethod
+    def static(cls, streams: Mapping[str, int]) -> Self:
+        """Topics by name. Raises `UsageError`."""
+        if not streams:
+            raise UsageError("subscription", "names no topic")
+        for topic, count in streams.items():
+            _check_count(paths.check_topic(topic), count)
+        return cls(STATIC, dict(streams))
+
+    @classmethod
+    def white_list(cls, pattern: str, count: int = 1) -> Self:
+        """Topics that match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
+        return cls._pattern(WHITE_LIST, pattern, count)
+
+    @classmethod
+    def black_list(cls, pattern: str, count: int = 1) -> Self:
+        """Topics that do not match. Raises `UsageError`, `InvalidPattern`, `UnsupportedOperation`."""
+        return cls._pattern(BLACK_LIST, pattern, count)
+
+    @classmethod
+    def _pattern(cls, kind: str, pattern: str, count: int) -> Self:
+        _check_count(f"pattern {pattern!r}", count)
+        TopicFilter(pattern, excludes=kind == BLACK_LIST)
+        return cls(kind, {normalized(pattern): count})
+
+    @classmethod
+    def of(cls, registration: ConsumerRegistration) -> Self:
+        """As another consumer registered it; an unknown kind is taken for static, as Kafka does."""
+        by_pattern = registration.subscription and registration.pattern in (WHITE_LIST, BLACK_LIST)
+        return cls(registration.pattern if by_pattern else STATIC, registration.subscription)
+
+    @property
+    def by_pattern(self) -> bool:
+        """Whether the topics depend on which topics there are."""
+        return self.kind != STATIC
+
+    def topics(self, existing: Iterable[str], *, exclude_internal: bool = True) -> dict[str, int]:
+        """Topic -> number of streams, sorted; ``existing`` are all topics of the cluster.
+
+        Topics by name are not asked whether they exist. Raises `InvalidPattern`, `UnsupportedOperation` for a
+        pattern of another consumer that cannot be understood.
+        """
+        return dict(sorted(topics_of(dict(self.streams), self.kind, existing, internal=not exclude_internal).items()))
+
+    def encoded(self, timestamp_ms: int) -> bytes:
+        """The registration's node, version 1."""
+        node = {"version": 1, "subscription": self.streams, "pattern": self.kind, "timestamp": str(timestamp_ms)}
+        return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _check_count(what: str, count: int) -> None:
+    if count < 1:
+        raise UsageError(f"{count} streams of {what}", "a subscription needs one stream or more")

@@ -1,0 +1,136 @@
+"""The topics of a cluster with their partitions, live, of either era: ``/brokers/topics``. Reads only, in bulk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.model import BrokerPartition
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.cluster_nodes import Entry, entry, read_entries
+from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.topics import (
+    PartitionState,
+    TopicAssignment,
+    parse_partition_count,
+    parse_partition_state,
+    parse_topic,
+)
+
+TOPICS_AT_ONCE: Final = 500
+
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: its assignment with a state for each partition (0.8 and later), or its brokers' counts (0.7).
+
+    ``assignment`` has neither value nor error where the topic's node is empty, as in 0.7; ``states`` leaves out
+    partitions whose state the controller has not written yet. ``error``: its children could not be listed.
+    """
+
+    name: str
+    assignment: Entry[TopicAssignment]
+    states: Mapping[int, Entry[PartitionState]] = field(default_factory=dict)
+    counts: Mapping[int, Entry[int]] = field(default_factory=dict)
+    """0.7: broker -> how many partitions of the topic it has."""
+    error: OffsetMgrError | None = None
+
+    @property
+    def partitions(self) -> list[int]:
+        """The topic's partitions, as far as its nodes say; those of 0.7 are `BrokerPartition`."""
+        if self.assignment.value is not None:
+            return sorted(self.assignment.value.replicas)
+        return [
+            BrokerPartition(broker, number)
+            for broker, count in sorted(self.counts.items())
+            for number in range(count.value or 0)
+        ]
+
+
+def topic_names(session: ZookeeperSession) -> list[str]:
+    """The names of all topics, sorted; none where no broker has ever run."""
+    return sorted(session.children(paths.BROKER_TOPICS) or [])
+
+
+def topics(session: ZookeeperSession, names: Iterable[str]) -> Iterator[Topic]:
+    """The topics of these names, lazily; those that do not exist are left out. Raises where the session fails."""
+    remaining = iter(names)
+    while batch := list(islice(remaining, TOPICS_AT_ONCE)):
+        yield from _topics(session, batch)
+
+
+def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
+    roots = [paths.topic(name) for name in names]
+    held = session.get_many(roots)
+    below = session.children_many(roots)
+    assignments = [
+        Entry(root, node=node)
+        if node is not None and not isinstance(node, OffsetMgrError) and not node.data
+        else entry(root, node, partial(parse_topic, root))
+        for root, node in zip(roots, held, strict=True)
+    ]
+    states = _states(session, names, assignments)
+    counts = _counts(session, names, below)
+    for name, assignment, children in zip(names, assignments, below, strict=True):
+        if assignment.node is None and assignment.error is None:
+            continue
+        error = children if isinstance(children, OffsetMgrError) else None
+        yield Topic(name, assignment, states.get(name, {}), counts.get(name, {}), error)
+
+
+def _states(
+    session: ZookeeperSession, names: list[str], assignments: list[Entry[TopicAssignment]]
+) -> dict[str, dict[int, Entry[PartitionState]]]:
+    wanted = [
+        (name, partition)
+        for name, assignment in zip(names, assignments, strict=True)
+        if assignment.value is not None
+        for partition in assignment.value.replicas
+    ]
+    places = [paths.partition_state(name, partition) for name, partition in wanted]
+    found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places])
+    states: dict[str, dict[int, Entry[PartitionState]]] = {}
+    for (name, partition), state in zip(wanted, found, strict=True):
+        if state.node is not None or state.error is not None:
+            states.setdefault(name, {})[partition] = state
+    return states
+
+
+def _counts(
+    session: ZookeeperSession, names: list[str], below: list[list[str] | OffsetMgrError | None]
+) -> dict[str, dict[int, Entry[int]]]:
+    wanted = [
+        (name, int(child))
+        for name, children in zip(names, below, strict=True)
+        if isinstance(children, list)
+        for child in sorted(children)
+        if _NUMBER.fullmatch(child)
+    ]
+    places = [f"{paths.topic(name)}/{broker}" for name, broker in wanted]
+    found = read_entries(session, [(path, partial(_count, path)) for path in places])
+    counts: dict[str, dict[int, Entry[int]]] = {}
+    for (name, broker), count in zip(wanted, found, strict=True):
+        if count.node is not None or count.error is not None:
+            counts.setdefault(name, {})[broker] = _bounded(count, broker)
+    return counts
+
+
+def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothing can be odd about it
+    return parse_partition_count(path, data)
+
+
+def _bounded(count: Entry[int], broker: int) -> Entry[int]:
+    """The count, if all of its partitions can be written down."""
+    value = count.value
+    if value is None or (broker <= BrokerPartition.LARGEST_BROKER and value <= BrokerPartition.LARGEST_PARTITION + 1):
+        return count
+    why = f"names {value} partitions of broker {broker}: brokers of 0.7 go up to 65534, partitions up to 32767"
+    return Entry(count.path, error=Unreadable(f"ZooKeeper node {count.path}", why), node=count.node)

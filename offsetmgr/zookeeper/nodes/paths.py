@@ -1,0 +1,145 @@
+"""Where Kafka keeps things in ZooKeeper (0.8 and later), and which names can be part of such a path.
+
+Only strings in and strings out; what the nodes hold is `nodes` and `layouts`.
+Source: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData after it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import BrokerPartition
+
+CONSUMERS: Final = "/consumers"
+BROKERS: Final = "/brokers"
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_TOPICS: Final = "/brokers/topics"
+CLUSTER_ID: Final = "/cluster/id"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
+
+# What org.apache.zookeeper.common.PathUtils refuses anywhere in a path, and what cannot be part of one component.
+_NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+
+
+@lru_cache(maxsize=65_536)
+def check_group(group: str) -> str:
+    """The group id itself, if a node can carry it. Raises `UsageError`: such a group cannot exist in ZooKeeper."""
+    return _component("group", group)
+
+
+def can_be_group(group: str) -> bool:
+    """Whether a group of this name can exist in ZooKeeper; Kafka allows more."""
+    try:
+        check_group(group)
+    except UsageError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=65_536)
+def check_topic(topic: str) -> str:
+    """The topic itself, if a node can carry it. Raises `UsageError`.
+
+    Wider than what brokers allow today: nodes of topics from older versions must still be read and deleted.
+    """
+    return _component("topic", topic)
+
+
+def check_partition(partition: int) -> int:
+    """The partition itself, if it can be one. Raises `UsageError`."""
+    if isinstance(partition, BrokerPartition):
+        raise UsageError(
+            f"partition {partition}",
+            "is one of Kafka 0.7, whose offsets are byte positions: later versions count messages",
+            "see --partition-map of offsetmgr migrate plan",
+        )
+    if partition < 0:
+        raise UsageError(f"partition {partition}", "is negative")
+    return partition
+
+
+def group(group: str) -> str:
+    return f"{CONSUMERS}/{check_group(group)}"
+
+
+def ids(group: str) -> str:
+    """Parent of the registrations of the group's live consumers."""
+    return f"{CONSUMERS}/{check_group(group)}/ids"
+
+
+def member(group: str, member_id: str) -> str:
+    """Registration of one live consumer (ephemeral)."""
+    return f"{ids(group)}/{_component('consumer id', member_id)}"
+
+
+def owners(group: str) -> str:
+    return f"{CONSUMERS}/{check_group(group)}/owners"
+
+
+def owners_of_topic(group: str, topic: str) -> str:
+    return f"{owners(group)}/{check_topic(topic)}"
+
+
+def owner(group: str, topic: str, partition: int) -> str:
+    """Which consumer thread holds the partition (ephemeral)."""
+    return f"{owners_of_topic(group, topic)}/{check_partition(partition)}"
+
+
+def offsets(group: str) -> str:
+    return f"{CONSUMERS}/{check_group(group)}/offsets"
+
+
+def offsets_of_topic(group: str, topic: str) -> str:
+    return f"{offsets(group)}/{check_topic(topic)}"
+
+
+def offset(group: str, topic: str, partition: int) -> str:
+    return f"{offsets_of_topic(group, topic)}/{check_partition(partition)}"
+
+
+def offset_of_broker(group: str, topic: str, partition: int) -> str:
+    """As `offset`, in Kafka 0.7. Raises `UsageError` too where the partition is none of a broker."""
+    if not isinstance(partition, BrokerPartition):
+        raise UsageError(f"partition {partition}", "is none of Kafka 0.7: they are BROKER-PARTITION, as in 0-3")
+    return f"{offsets_of_topic(group, topic)}/{partition}"
+
+
+@lru_cache(maxsize=4096)
+def above(folder: str) -> tuple[str, ...]:
+    """A folder and every node above it, outermost first; remembered, as each partition of a topic asks in turn."""
+    parts = folder.split("/")
+    return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(topic: str) -> str:
+    """The topic's replica assignment."""
+    return f"{BROKER_TOPICS}/{check_topic(topic)}"
+
+
+def partition_state(topic_name: str, partition: int) -> str:
+    """Leader, in-sync replicas and epochs of one partition."""
+    return f"{topic(topic_name)}/partitions/{check_partition(partition)}/state"
+
+
+def _component(kind: str, name: str) -> str:
+    if not name:
+        raise UsageError(f"{kind} ''", "an empty name cannot exist in ZooKeeper")
+    if name in (".", ".."):
+        raise UsageError(f"{kind} {name!r}", "cannot exist in ZooKeeper: it means a directory")
+    if found := _NOT_IN_A_COMPONENT.search(name):
+        raise UsageError(
+            f"{kind} {name!r}",
+            f"cannot exist in ZooKeeper, whose paths cannot hold {found.group()!r} inside a name",
+        )
+    return name

@@ -1,0 +1,1 @@
+"""Committed offsets in ZooKeeper: the directory layouts, scans, edits and watches."""

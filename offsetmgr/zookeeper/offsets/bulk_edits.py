@@ -1,0 +1,393 @@
+"""Streams of edits, the common change in bulk: a decimal offset is there, as was expected, and becomes another one.
+
+Of a hundred thousand changes nearly all are of this kind, and what one of them costs is what a migration costs.  They
+are encoded, compared and written hundreds at a time, without an object for each of them; and while some are being
+written, those after them are read.  Whatever is not common (something to create or delete, a value that is not what
+was expected, a transaction that was refused or not answered) goes to `edits`, which decides each case by itself.
+
+Ordering contract: as in `edits`.  Every write names the version of its node that was read before it.  Where that was
+read is one of two: in the same stream; or by the scan that the edit's ``as_of`` is of, and then the stream reads only
+the nodes' parents, which tell whether any child of theirs has been created or deleted since.  If none has, a node with
+the version that was expected has never been anything else since it was expected.  An edit is read only when earlier
+edits of the same group are settled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from operator import gt, ne
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Absent, Committed, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.zookeeper.client import jute
+from offsetmgr.zookeeper.client.bulk_requests import PATHS_A_REQUEST, BulkFolders, BulkVerify, RawAnswer
+from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import (
+    OPERATIONS_A_TRANSACTION,
+    BulkWrite,
+    Operation,
+    Outcome,
+    SetData,
+    State,
+)
+from offsetmgr.zookeeper.offsets.edits import Batch, Transaction, Write
+from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
+from offsetmgr.zookeeper.offsets.offset_data import MAX_OFFSET, SURE_DIGITS
+
+CHANGES_AT_ONCE: Final = 10 * OPERATIONS_A_TRANSACTION
+"""How many changes are taken from the stream of edits to be read together."""
+
+_FEW: Final = OPERATIONS_A_TRANSACTION
+"""So many changes are one transaction in any case, and stay together in it, common or not."""
+
+_READ_AHEAD: Final = 1
+_WRITTEN_AHEAD: Final = 1
+
+_LONG_PATH: Final = 1000
+"""Bytes; up to here `OPERATIONS_A_TRANSACTION` paths with their data fit a request as well as a transaction."""
+
+_Row: TypeAlias = tuple[int, TopicPartition, Any, bytes]
+"""A change that may be a common one: its edit's index, partition, `Change` (which writes and expects no absence:
+Any, because a type cannot say so), the node's path as `jute.ustring`."""
+
+_NODES_KEPT: Final = 100_000
+
+
+def carry_out(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+    """Carries out a stream of edits; one result each, in their order.
+
+    A group that comes a second time finds what its first edit left.  Raises where the session fails before anything
+    of the edits taken together was written; from then on a failure is an outcome.  Then, and also where taking the
+    next edit raises, what was sent before is settled and has its results first.
+    """
+    stream = _Stream(session, layout)
+    try:
+        for edit in edits:
+            if stream.holds(edit.group):
+                yield from stream.settle()
+            yield from stream.take(edit)
+        yield from stream.settle()
+    except Exception:
+        yield from stream.settle_what_was_sent()
+        raise
+
+
+class _Stream:
+    """The edits under way: taken from the stream, then read, then written."""
+
+    def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
+        self._session = session
+        self._layout = layout
+        self._decimal = isinstance(layout, ConsumersLayout)
+        self._nodes = _Nodes(session.chroot, layout)
+        self._taken: list[GroupEdit] = []
+        self._changes = 0
+        self._read: deque[_BulkBatch] = deque()
+        self._written: deque[_BulkBatch] = deque()
+        self._groups: set[str] = set()
+
+    def holds(self, group: str) -> bool:
+        return group in self._groups
+
+    def take(self, edit: GroupEdit) -> Iterator[GroupEditResult]:
+        """One more edit; gives the results that are there by then."""
+        self._taken.append(edit)
+        self._groups.add(edit.group)
+        self._changes += len(edit.changes) + 1
+        if self._changes >= CHANGES_AT_ONCE:
+            in_bulk = self._begin()
+            yield from self._go_on(_READ_AHEAD, _WRITTEN_AHEAD) if in_bulk else self._go_on(0, 0)
+
+    def settle(self) -> Iterator[GroupEditResult]:
+        """Carries everything out to its end."""
+        if self._taken:
+            self._begin()
+        yield from self._go_on(0, 0)
+
+    def settle_what_was_sent(self) -> Iterator[GroupEditResult]:
+        """The results of what may have been written, after an error; nothing more is begun."""
+        while self._written:
+            yield from self._finish()
+
+    def _begin(self) -> bool:
+        """Reads what was taken; False where that cannot be done in bulk."""
+        in_bulk = self._decimal and self._changes > _FEW and self._session.reads_in_bulk()
+        edits, self._taken, self._changes = self._taken, [], 0
+        batch = Batch(self._session, self._layout, edits)
+        self._read.append(_BulkBatch(self._session, batch, self._nodes if in_bulk else None))
+        return in_bulk
+
+    def _go_on(self, read: int, written: int) -> Iterator[GroupEditResult]:
+        """Writes until no more than so many batches are merely read, and settles until so many are merely written."""
+        while len(self._read) > read or len(self._written) > written:
+            if len(self._read) > read:
+                bulk = self._read.popleft()
+                bulk.write()
+                self._written.append(bulk)
+            if len(self._written) > written:
+                yield from self._finish()
+
+    def _finish(self) -> list[GroupEditResult]:
+        bulk = self._written.popleft()
+        self._groups.difference_update(edit.group for edit in bulk.batch.edits)
+        return bulk.results()
+
+
+@dataclass(slots=True)
+class _Part:
+    """Changes that fit one request and one transaction; once they are decided upon, those that are common, with what
+    was found at each."""
+
+    rows: list[_Row]
+    answer: RawAnswer | None = None
+    """What was answered where all was as expected; then ``found`` is left out. None as well where the nodes were not
+    read."""
+    found: list[NodeData] = field(default_factory=list)
+    before: list[Committed] = field(default_factory=list)
+
+    @property
+    def paths(self) -> list[bytes]:
+        return [row[3] for row in self.rows]
+
+    def read(self) -> BulkVerify:
+        expected = _expected([row[2] for row in self.rows])
+        return BulkVerify([jute.reads(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
+
+    def says_all(self) -> bool:
+        """Whether the changes say what every node holds, and are common ones if it does."""
+        return _expected([row[2] for row in self.rows]) is not None
+
+    def nodes(self) -> list[NodeData]:
+        """What was found (or, unread, must be) at each of the rows."""
+        if self.found:
+            return self.found
+        if self.answer is None:
+            return [
+                NodeData(b"%d" % held.offset, 0, 0, held.commit_timestamp or 0, held.version or 0, 0)
+                for held in self.before
+            ]
+        found = jute.multi_node_data(*self.answer, len(self.rows))
+        return [node for node in found if isinstance(node, NodeData)]
+
+    @property
+    def unread(self) -> bool:
+        """Whether the nodes were not read, but expected; when they were created is not known then."""
+        return not self.found and self.answer is None
+
+
+class _Expectation(NamedTuple):
+    """What the nodes of some changes hold if everything is as expected."""
+
+    offsets: tuple[int, ...]
+    times: tuple[int, ...]
+    versions: tuple[int, ...]
+
+    def nodes(self) -> Expected:
+        return list(map(b"%d".__mod__, self.offsets)), self.times, self.versions
+
+
+def _expected(changes: list[Any]) -> _Expectation | None:
+    """What is expected of nodes that are all expected to be there, where each change is then a common one; None where
+    some change says too little of that, or would be none."""
+    afters, befores, rewinds = zip(*changes, strict=True)
+    if None in befores:
+        return None
+    held, metadata, epochs, times, versions = zip(*befores, strict=True)
+    if None in times or None in versions or any(metadata) or epochs.count(None) < len(epochs):
+        return None
+    wanted = [after[0] for after in afters]
+    if not (all(map(gt, wanted, held)) or (all(rewinds) and all(map(ne, wanted, held)))):
+        return None
+    return _Expectation(held, times, versions)
+
+
+def _parts(rows: list[_Row]) -> list[_Part]:
+    # No path of ours is over 4 KiB, so that a quarter of the operations always fits.
+    short = max((len(row[3]) for row in rows), default=0) <= _LONG_PATH
+    size = OPERATIONS_A_TRANSACTION if short else OPERATIONS_A_TRANSACTION // 4
+    return [_Part(rows[at : at + size]) for at in range(0, len(rows), size)]
+
+
+class _BulkBatch:
+    """Some edits: the common changes among them in parts, the others left to `Batch`. Sends its reads at once: of the
+    nodes, or of nothing but their parents, where what the edits expect is enough with that."""
+
+    def __init__(self, session: ZookeeperSession, batch: Batch, nodes: _Nodes | None) -> None:
+        """``nodes`` None: nothing is common."""
+        self.batch = batch
+        self._session = session
+        self._odd: list[tuple[int, TopicPartition, Change]] = []
+        self._sent: list[_Part] = []
+        self._outcomes: Callable[[], list[Outcome]] = list
+        self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] | None = None
+        self._folders: list[tuple[int, bytes]] = []
+        """The parents of the nodes, each with the zxid as of which its children are expected."""
+        self._zxids: Callable[[], list[list[int | None]]] = list
+        rows: list[_Row] = []
+        for index, edit in enumerate(batch.edits):
+            if nodes is None:
+                self._odd += [(index, partition, change) for partition, change in edit.changes.items()]
+            else:
+                nodes.sort_in(index, edit, rows, self._odd)
+        self._parts = _parts(rows)
+        if not self._parts:
+            return
+        as_of = [edit.as_of for edit in batch.edits if edit.as_of is not None]
+        if nodes is None or len(as_of) < len(batch.edits) or not all(part.says_all() for part in self._parts):
+            self._answers = self._begin_reads()
+            return
+        for zxid, edit in zip(as_of, batch.edits, strict=True):
+            self._folders += [(zxid, folder) for folder in nodes.folders(edit)]
+        some = [self._folders[at : at + PATHS_A_REQUEST] for at in range(0, len(self._folders), PATHS_A_REQUEST)]
+        self._zxids = session.begin_reads(
+            [BulkFolders([jute.reads(Op.GET, [path for _, path in folders])], len(folders)) for folders in some]
+        )
+
+    def _begin_reads(self) -> Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]]:
+        return self._session.begin_reads([part.read() for part in self._parts])
+
+    def _nobody_came_or_went(self) -> bool:
+        """Whether the nodes are those that were there when the edits' scan read them."""
+        return all(
+            zxid is not None and zxid <= as_of
+            for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._folders, strict=True)
+        )
+
+    def write(self) -> None:
+        """Decides upon what was read, and sends the transactions. Raises where the session fails: then nothing of
+        this batch was written."""
+        writes: list[BulkWrite] = []
+        if self._answers is None and self._parts and not self._nobody_came_or_went():
+            self._answers = self._begin_reads()
+        answers = self._answers() if self._answers is not None else [(None, None)] * len(self._parts)
+        for part, (answer, nodes) in zip(self._parts, answers, strict=True):
+            if operations := self._as_expected(part, answer) if nodes is None else self._decide(part, nodes):
+                writes.append(BulkWrite(operations, part.paths))
+                self._sent.append(part)
+        if writes:
+            self._outcomes = self._session.begin_transactions(writes)
+
+    def results(self) -> list[GroupEditResult]:
+        """Waits for what was sent, and leaves the rest to `Batch`. Raises where nothing was written."""
+        outcomes, new = self.batch.outcomes, tuple.__new__
+        again: list[Write] = []
+        for part, outcome in zip(self._sent, self._outcomes(), strict=True):
+            if outcome.state is State.COMMITTED:
+                indexes, partitions, _, _ = zip(*part.rows, strict=True)
+                written = list(map(new, repeat(ChangeOutcome), zip(repeat(Verdict.WRITTEN), part.before, repeat(None))))
+                at = 0
+                while at < len(indexes):  # the changes of an edit stand together
+                    end = bisect_right(indexes, indexes[at], at)
+                    outcomes[indexes[at]].update(zip(partitions[at:end], written[at:end], strict=True))
+                    at = end
+            else:
+                again += self.batch.settle(self._one_by_one(part), outcome)
+        return self.batch.results([*again, *self.batch.prepared(self._odd)], begun=bool(self._sent))
+
+    def _as_expected(self, part: _Part, answer: RawAnswer | None) -> list[bytes]:
+        """The operations for nodes that all hold what `_expected` says; without an answer, if they do."""
+        part.answer = answer
+        part.before = [row[2][1] for row in part.rows]
+        wanted = [b"%d" % row[2][0][0] for row in part.rows]
+        return jute.sets_at(part.paths, wanted, [row[2][1][4] for row in part.rows])
+
+    def _decide(self, part: _Part, nodes: list[NodeData | int]) -> list[bytes]:
+        """The operations for the nodes that hold what makes their changes common ones; the others become odd."""
+        new, set_data = tuple.__new__, jute.set_data_at
+        operations: list[bytes] = []
+        odd: set[int] = set()
+        for at, (node, (index, partition, change, path)) in enumerate(zip(nodes, part.rows, strict=True)):
+            if isinstance(node, NodeData):
+                data, _, _, mtime, version, _ = node
+                if data.isdigit() and len(data) <= SURE_DIGITS:
+                    after, expected, allow_rewind = change
+                    held, wanted = int(data), after[0]
+                    # As Batch has it: what was expected is there, and the change is neither none nor a rewind.
+                    if (
+                        expected is None or (expected[0] == held and (expected[4] is None or expected[4] == version))
+                    ) and (wanted > held or (allow_rewind and wanted < held)):
+                        part.found.append(node)
+                        part.before.append(new(Committed, (held, "", None, mtime, version)))
+                        operations.append(set_data(path, b"%d" % wanted, version))
+                        continue
+            self._odd.append((index, partition, change))
+            odd.add(at)
+        if odd:
+            part.rows = [row for at, row in enumerate(part.rows) if at not in odd]
+        return operations
+
+    def _one_by_one(self, part: _Part) -> Transaction:
+        """A transaction that was sent, as `Batch` knows it."""
+        chroot = len(self._session.chroot)
+        operations: list[Operation] = []
+        writes: list[Write | None] = []
+        nodes, as_of = part.nodes(), None
+        for (index, partition, change, path), node, before in zip(part.rows, nodes, part.before, strict=True):
+            edit = self.batch.edits[index]
+            if part.unread:
+                as_of = edit.as_of
+            at, data = jute.path_of(path)[chroot:], b"%d" % change.after.offset
+            operations.append(SetData(at, data, node.version))
+            writes.append(Write(index, edit.group, partition, change, at, data, before, node, as_of))
+        return Transaction(operations, writes)
+
+
+class _Nodes:
+    """Where changes' nodes are, as requests have it; remembered by partition, because groups share topics."""
+
+    def __init__(self, chroot: str, layout: Layout) -> None:
+        self._chroot = chroot
+        self._layout = layout
+        self._below: dict[TopicPartition, bytes] = {}
+
+    def sort_in(
+        self, index: int, edit: GroupEdit, rows: list[_Row], odd: list[tuple[int, TopicPartition, Change]]
+    ) -> None:
+        """Puts each change of an edit to the ``rows`` if it may be a common one, else to the ``odd`` ones."""
+        try:
+            root = self._layout.offsets_root(edit.group)
+        except OffsetMgrError:  # each partition has it as its outcome
+            odd += [(index, partition, change) for partition, change in edit.changes.items()]
+            return
+        below, ustring, raw = self._below, jute.ustring, self._raw(root)
+        for partition, change in edit.changes.items():
+            after, expected, _ = change
+            tail = None
+            if after is not None and expected.__class__ is not Absent and 0 <= after[0] <= MAX_OFFSET:
+                tail = below.get(partition) or self._learn(edit.group, root, partition)
+            if tail is None:
+                odd.append((index, partition, change))
+            else:
+                rows.append((index, partition, change, ustring(raw + tail)))
+
+    def folders(self, edit: GroupEdit) -> list[bytes]:
+        """The parents of an edit's nodes, as `jute.ustring`; of those that can be."""
+        try:
+            root = self._layout.offsets_root(edit.group)
+        except OffsetMgrError:
+            return []
+        one_of_each = {partition[0]: partition for partition in edit.changes}.values()
+        tails = [self._below.get(partition) or self._learn(edit.group, root, partition) for partition in one_of_each]
+        raw = self._raw(root)
+        return [jute.ustring(raw + tail.rpartition(b"/")[0]) for tail in tails if tail is not None]
+
+    def _raw(self, root: str) -> bytes:
+        return (self._chroot + root).encode()
+
+    def _learn(self, group: str, root: str, partition: TopicPartition) -> bytes | None:
+        """The path below the offsets' root; None where there can be no such node."""
+        try:
+            path = self._layout.path(group, partition)
+        except OffsetMgrError:
+            return None
+        if len(self._below) >= _NODES_KEPT:
+            self._below.clear()
+        tail = self._below[partition] = path.removeprefix(root).encode()
+        return tail

@@ -1,0 +1,228 @@
+"""Scans of many groups, the common case in bulk: a group whose nodes below its offsets' root are topics with partitions
+that hold decimals.
+
+A scan asks three times, each time for what the last answer named: topics, partitions, offsets.  Some batches of groups
+are under way at once, each at another of these, so that the server reads for the younger ones while the answers to the
+oldest are understood.  Groups are alike: most have topics that another group has had before, with the same partitions,
+and what these come to in requests and results is remembered.  Whatever is not common (a group that is not there, a node
+that may not be read, a name that is no partition, data that are no decimal) is left to the store.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice, repeat
+from typing import Final, TypeAlias
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.zookeeper.client import jute
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList
+from offsetmgr.zookeeper.client.jute import Code, NodeData, Op
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.offsets.layouts import Layout
+from offsetmgr.zookeeper.offsets.offset_data import SURE_DIGITS
+
+GROUPS_AT_ONCE: Final = 50
+"""Groups of one batch."""
+
+_NODES_A_REQUEST: Final = 500
+_LONGEST_PATH: Final = 1000
+"""Bytes; so many such paths fit a request."""
+
+_NODES_KEPT: Final = 100_000
+
+Offsets: TypeAlias = dict[TopicPartition, Committed]
+Found: TypeAlias = tuple[str, Offsets | None]
+"""A group and all its offsets; None where it is not a common one."""
+
+
+class BulkScan:
+    """One scan. ``layout`` must be one that keeps decimals."""
+
+    def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
+        self.as_of = session.zxid
+        """A zxid that everything which is read is at least as young as."""
+        self._session = session
+        self._layout = layout
+        self._names: dict[bytes, list[bytes]] = {}
+        self._folders: dict[tuple[bytes, bytes], _Folder | None] = {}
+        self._kept = 0
+
+    def scan(self, groups: Iterable[str]) -> Iterator[list[Found]]:
+        """A batch of groups at a time, in their order.
+
+        Raises where the session fails; whether the chroot exists is not looked at.
+        """
+        remaining = iter(groups)
+        running: deque[Iterator[list[Found] | None]] = deque()
+        while True:
+            if batch := list(islice(remaining, GROUPS_AT_ONCE)):
+                running.append(self._batch(batch))
+            if not running:
+                return
+            found = None
+            # Those that came last go first: the server has something to do while the first one's answers are taken.
+            for one in reversed(running):
+                found = next(one)
+            if found is not None:
+                running.popleft()
+                yield found
+
+    def _batch(self, names: list[str]) -> Iterator[list[Found] | None]:
+        """Gives None each time that it has asked, and what was found in the end."""
+        groups = [self._group(name) for name in names]
+        asked = [group for group in groups if group.offsets is not None]
+        answers = self._begin_lists([group.root for group in asked])
+        yield None
+        topics: list[tuple[_Group, bytes, bytes]] = []
+        for group, vector in zip(asked, answers(), strict=True):
+            if isinstance(vector, bytes):
+                topics += [(group, topic, group.root + b"/" + topic) for topic in self._names_in(vector)]
+            else:
+                group.offsets = None
+        answers = self._begin_lists([path for _, _, path in topics])
+        yield None
+        parts: list[_Part] = []
+        for (group, topic, path), vector in zip(topics, answers(), strict=True):
+            folder = self._folder(topic, vector) if isinstance(vector, bytes) and len(path) <= _LONGEST_PATH else None
+            if folder is None:
+                group.offsets = None
+            else:
+                parts += self._parts(group, folder, path)
+        nodes = self._begin_gets(parts)
+        yield None
+        _take_in(parts, nodes())
+        yield [(group.name, group.offsets) for group in groups]
+
+    def _group(self, name: str) -> _Group:
+        try:
+            root = (self._session.chroot + self._layout.offsets_root(name)).encode()
+        except OffsetMgrError:  # the store says why
+            return _Group(name, b"", None)
+        return _Group(name, root, {} if len(root) <= _LONGEST_PATH else None)
+
+    # --- what groups have in common ----------------------------------------------------------------
+
+    def _names_in(self, vector: bytes) -> list[bytes]:
+        found = self._names.get(vector)
+        if found is None:
+            found = [name.encode() for name in jute.names_in(vector)]
+            self._keep(len(found))
+            self._names[vector] = found
+        return found
+
+    def _folder(self, topic: bytes, vector: bytes) -> _Folder | None:
+        """The partitions of a topic; None where a name is none."""
+        key = topic, vector
+        if key in self._folders:
+            return self._folders[key]
+        names = jute.names_in(vector)
+        name = topic.decode()
+        partitions = [found for one in names if (found := self._layout.partition(name, one)) is not None]
+        folder = _Folder(names, partitions) if len(partitions) == len(names) else None
+        self._keep(len(names))
+        self._folders[key] = folder
+        return folder
+
+    def _parts(self, group: _Group, folder: _Folder, path: bytes) -> list[_Part]:
+        """The reading of a folder's nodes, in parts that fit a request."""
+        if len(path) not in folder.pieces:
+            self._keep(len(folder.partitions))
+        return [_Part(group, partitions, path.join(pieces)) for partitions, pieces in folder.reads(len(path))]
+
+    def _keep(self, nodes: int) -> None:
+        self._kept += nodes
+        if self._kept > _NODES_KEPT:
+            self._names, self._folders, self._kept = {}, {}, nodes
+
+    # --- asking ------------------------------------------------------------------------------------
+
+    def _begin_lists(self, paths: list[bytes]) -> Callable[[], list[bytes | int]]:
+        requests: list[BulkList] = []
+        for at in range(0, len(paths), _NODES_A_REQUEST):
+            some = [jute.ustring(path) for path in paths[at : at + _NODES_A_REQUEST]]
+            requests.append(BulkList([jute.reads(Op.CHILDREN, some)], len(some)))
+        answers = self._session.begin_reads(requests)
+        return lambda: list(chain.from_iterable(answers()))
+
+    def _begin_gets(self, parts: list[_Part]) -> Callable[[], list[list[NodeData | int]]]:
+        requests: list[BulkGet] = []
+        operations: list[bytes] = []
+        count = 0
+        for part in parts:
+            if count + len(part.partitions) > _NODES_A_REQUEST:
+                requests.append(BulkGet(operations, count))
+                operations, count = [], 0
+            operations.append(part.operations)
+            count += len(part.partitions)
+        if operations:
+            requests.append(BulkGet(operations, count))
+        return self._session.begin_reads(requests)
+
+
+@dataclass(slots=True)
+class _Group:
+    name: str
+    root: bytes
+    offsets: Offsets | None
+
+
+class _Folder:
+    """A topic's partitions as one group has them, and others too."""
+
+    def __init__(self, names: list[str], partitions: list[TopicPartition]) -> None:
+        self._names = names
+        self.partitions = partitions
+        self.pieces: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
+        """By the length of the folder's path: for each part its partitions, and what its path joins to operations."""
+
+    def reads(self, length: int) -> list[tuple[list[TopicPartition], list[bytes]]]:
+        found = self.pieces.get(length)
+        if found is None:
+            raw = [name.encode() for name in self._names]
+            size = _NODES_A_REQUEST
+            found = self.pieces[length] = [
+                (self.partitions[at : at + size], jute.reads_below(Op.GET, length, raw[at : at + size]))
+                for at in range(0, len(raw), size)
+            ]
+        return found
+
+
+@dataclass(slots=True)
+class _Part:
+    """Some nodes of one folder, and the operations that read them."""
+
+    group: _Group
+    partitions: list[TopicPartition]
+    operations: bytes
+
+
+def _take_in(parts: list[_Part], answers: list[list[NodeData | int]]) -> None:
+    """Each part's nodes to its group's offsets."""
+    new, nodes = tuple.__new__, chain.from_iterable(answers)
+    for part in parts:
+        found = list(islice(nodes, len(part.partitions)))
+        offsets = part.group.offsets
+        if offsets is None:  # something else of the group was no common one
+            continue
+        try:
+            data, _, _, times, versions, _ = zip(*found, strict=True)  # all at once, if they are all there
+        except TypeError:
+            _take_in_singly(part, found, offsets)
+            continue
+        if not all(map(bytes.isdigit, data)) or max(map(len, data)) > SURE_DIGITS:
+            part.group.offsets = None
+            continue
+        values = zip(map(int, data), repeat(""), repeat(None), times, versions, strict=False)
+        offsets.update(zip(part.partitions, map(new, repeat(Committed), values), strict=True))
+
+
+def _take_in_singly(part: _Part, found: list[NodeData | int], offsets: Offsets) -> None:
+    for partition, node in zip(part.partitions, found, strict=True):
+        if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SURE_DIGITS:
+            offsets[partition] = Committed(int(node.data), "", None, node.mtime_ms, node.version)
+        elif node != Code.NO_NODE:  # deleted since its parent was listed
+            part.group.offsets = None

@@ -1,0 +1,338 @@
+"""Edits of some groups as few transactions: read, decide, write on the condition that nothing changed, look again.
+
+Every case is decided here, one partition at a time; the common one is carried out in bulk by `bulkedits`, which hands
+over what turns out to be another.
+
+Ordering contract: every write names the data version that was read before it (or creates, or deletes that version), so
+it happens only while the node still holds what was decided upon.  A transaction is refused as a whole when one of its
+nodes has changed meanwhile; everything in it is then read and decided anew, in smaller transactions, so that the
+nodes that others keep changing end up alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Unreachable
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
+from offsetmgr.zookeeper.client.transactions import (
+    BYTES_A_TRANSACTION,
+    OPERATIONS_A_TRANSACTION,
+    Create,
+    Delete,
+    Operation,
+    Outcome,
+    SetData,
+    State,
+    weight,
+)
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.offsets.layouts import Layout
+from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
+
+_TRIES: Final = 8
+_RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
+
+
+@dataclass(slots=True)
+class Write:
+    """One partition's change on its way."""
+
+    edit: int
+    group: str
+    partition: TopicPartition
+    change: Change
+    path: str
+    data: bytes | None
+    """What the node is to hold; None deletes it. Made anew from what it holds now each time it is read."""
+    found: Offset | None = None
+    node: NodeData | None = None
+    as_of: int | None = None
+    """Where it is set, ``node`` was not read but expected: one that was created after this zxid is another one."""
+    tries: int = 0
+
+    def __str__(self) -> str:
+        return f"offset of group {self.group}, {self.partition}"
+
+    def operation(self) -> Operation:
+        if self.data is None:
+            return Delete(self.path, self.node.version if self.node else 0)
+        return SetData(self.path, self.data, self.node.version) if self.node else Create(self.path, self.data)
+
+    def untouched(self, now: NodeData | None) -> bool:
+        """Whether the node is still what it was when the write was decided."""
+        if self.node is None or now is None:
+            return self.node is now
+        same = now.czxid == self.node.czxid if self.as_of is None else now.czxid <= self.as_of
+        return same and now.version == self.node.version
+
+    def done(self, now: NodeData | None) -> bool:
+        """Whether the node is exactly what the write would have made of it."""
+        if self.data is None or now is None:
+            return self.data is None and now is None
+        return now.data == self.data and now.version == (self.node.version + 1 if self.node else 0)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What happens wholly or not at all."""
+
+    operations: list[Operation]
+    writes: list[Write | None]
+    """For each operation the write that it is; None for a parent that had to be created."""
+
+    def wanted(self) -> list[Write]:
+        return [write for write in self.writes if write is not None]
+
+    def write_at(self, index: int) -> Write:
+        """The write at an operation, or the one for whose sake a parent was to be created there."""
+        return next(write for write in self.writes[index:] if write is not None)
+
+
+class Batch:
+    """Some edits, of different groups, on their way to their results."""
+
+    def __init__(self, session: ZookeeperSession, layout: Layout, edits: list[GroupEdit]) -> None:
+        self.edits = edits
+        self.outcomes: list[dict[TopicPartition, ChangeOutcome]] = [{} for _ in edits]
+        """For each edit what became of its partitions; complete, and in their order, once `results` has run."""
+        self._session = session
+        self._layout = layout
+        self._existing: set[str] = set()
+
+    def results(self, pending: list[Write], *, begun: bool) -> list[GroupEditResult]:
+        """Carries out what is left, each partition as it needs; ``begun``: something of this batch has been written.
+
+        Raises where the session fails before anything was written; from then on a failure is an outcome.
+        """
+        size = OPERATIONS_A_TRANSACTION
+        while pending:
+            try:
+                decided = self._decide(pending)
+                self._look_for_parents(decided)
+                transactions = list(self._transactions(decided, size))
+                outcomes = self._session.transactions([t.operations for t in transactions]) if transactions else []
+            except OffsetMgrError as error:
+                if not begun:
+                    raise
+                self._fail_rest(pending, error)
+                break
+            begun = True
+            pending = []
+            for transaction, outcome in zip(transactions, outcomes, strict=True):
+                pending += self.settle(transaction, outcome)
+            size = max(1, size // 6)
+        return [
+            # In the order in which the changes were given, as common ones are already.
+            GroupEditResult(
+                edit.group,
+                outcomes if [*outcomes] == [*edit.changes] else {tp: outcomes[tp] for tp in edit.changes},
+            )
+            for edit, outcomes in zip(self.edits, self.outcomes, strict=True)
+        ]
+
+    def prepared(self, wanted: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[Write]:
+        """The writes of changes, each with its edit's index; what can never be written has its outcome at once."""
+        folders = self._topic_folders()
+        for index, partition, change in wanted:
+            group = self.edits[index].group
+            try:
+                path = self._layout.path(group, partition)
+                if self._layout.loose and self._layout.topic_folder(group, partition.topic) in folders:
+                    path = in_folder(path, partition)
+                data = None if change.after is None else self._encoded(partition, change.after, None)
+            except OffsetMgrError as error:
+                self.outcomes[index][partition] = ChangeOutcome(Verdict.FAILED, None, error)
+                continue
+            yield Write(index, group, partition, change, path, data)
+
+    def _topic_folders(self) -> set[str]:
+        """Folders of topics that exist, where the layout leaves a choice."""
+        if not self._layout.loose:
+            return set()
+        return topic_folders(
+            self._session, self._layout, ((edit.group, tp.topic) for edit in self.edits for tp in edit.changes)
+        )
+
+    def _encoded(self, partition: TopicPartition, after: OffsetAndMetadata, held: NodeData | None) -> bytes:
+        return self._layout.encode(partition, after.offset, None if held is None else held.data)
+
+    # --- deciding ---------------------------------------------------------------------------------
+
+    def _decide(self, pending: list[Write]) -> list[Write]:
+        """Reads what is there and records what needs no write; gives back the rest."""
+        nodes = self._session.get_many([write.path for write in pending])
+        return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
+
+    def _needs_writing(self, write: Write, node: Node) -> bool:
+        write.found = None
+        if isinstance(node, OffsetMgrError):
+            self._fail(write, node)
+            return False
+        try:
+            found = self._offset(write, node)
+            after, expected = write.change.after, write.change.expected
+            if after is not None and self._layout.loose:
+                write.data = self._encoded(write.partition, after, node)
+        except OffsetMgrError as error:
+            self._fail(write, error)
+            return False
+        write.found, write.node, write.as_of = found, node, None
+        if expected is not None and not _holds(expected, found):
+            why = f"expected {_said(expected)}, but ZooKeeper holds {_said(found)}"
+            self._fail(write, Conflict(str(write), why, "nothing was written; read again and decide", actual=found))
+            return False
+        held = found.offset if isinstance(found, Committed) else None
+        if held == (None if after is None else after.offset):
+            self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.UNCHANGED, found)
+            return False
+        if after is not None and held is not None and after.offset < held and not write.change.allow_rewind:
+            why = f"{after.offset} lies before the committed {held}"
+            self._fail(write, RewindRefused(str(write), why, "say that the rewind is meant, if it is"))
+            return False
+        return True
+
+    def _offset(self, write: Write, node: NodeData | None) -> Offset:
+        if node is None:
+            return ABSENT
+        path = self._session.chroot + write.path
+        partition, offset = self._layout.decode(path, node.data, write.partition)
+        if partition != write.partition:
+            raise Conflict(
+                str(write),
+                f"ZooKeeper node {path} holds the offset of topic {partition.topic}: there is one node for both",
+                "give this topic a group (a spout's id) of its own",
+            )
+        return Committed(offset, "", None, node.mtime_ms, node.version)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _look_for_parents(self, writes: list[Write]) -> None:
+        wanted = {
+            parent: None
+            for write in writes
+            if write.node is None
+            for parent in paths.above(write.path.rpartition("/")[0])
+            if parent not in self._existing
+        }
+        found = self._session.get_many(list(wanted))
+        # A parent that may not be read exists all the same.
+        self._existing.update(path for path, node in zip(wanted, found, strict=True) if node is not None)
+
+    def _transactions(self, writes: list[Write], size: int) -> Iterator[Transaction]:
+        planned: set[str] = set()
+        current, used = Transaction([], []), 0
+        for write in writes:
+            creations = (
+                [
+                    Create(parent)
+                    for parent in paths.above(write.path.rpartition("/")[0])
+                    if parent not in self._existing and parent not in planned
+                ]
+                if write.node is None
+                else []
+            )
+            planned.update(creation.path for creation in creations)
+            operations = [*creations, write.operation()]
+            more = sum(map(weight, operations))
+            full = len(current.operations) + len(operations) > size or used + more > BYTES_A_TRANSACTION
+            if full and current.operations:
+                yield current
+                current, used = Transaction([], []), 0
+            current.operations += operations
+            current.writes += [*(None for _ in creations), write]
+            used += more
+        if current.operations:
+            yield current
+
+    def settle(self, transaction: Transaction, outcome: Outcome) -> list[Write]:
+        """Records what became of a transaction; gives back the writes that must be tried again."""
+        match outcome.state:
+            case State.COMMITTED:
+                return self._written(transaction)
+            case State.NOT_SENT:
+                return self._again(transaction.wanted(), transaction.wanted(), outcome.error)
+            case State.UNKNOWN:
+                return self._find_out(transaction, outcome.error)
+            case State.REFUSED:
+                return self._refused(transaction, outcome)
+
+    def _refused(self, transaction: Transaction, outcome: Outcome) -> list[Write]:
+        wanted = transaction.wanted()
+        if outcome.culprit is None:
+            for write in wanted:
+                self._fail(write, outcome.error)
+            return []
+        culprit = transaction.write_at(outcome.culprit)
+        # A parent that was there may have gone (NO_NODE), one that was missing may have come (NODE_EXISTS): look again.
+        self._existing.difference_update(paths.above(culprit.path.rpartition("/")[0]))
+        if outcome.code in _RACES:
+            error = Conflict(str(culprit), "others kept changing it", "try again when the group is quiet")
+            return self._again(wanted, [culprit], error)
+        self._fail(culprit, outcome.error)
+        return [write for write in wanted if write is not culprit]
+
+    def _find_out(self, transaction: Transaction, error: OffsetMgrError | None) -> list[Write]:
+        """Decides from a fresh read whether a transaction without an answer happened. It did so wholly or not at all:
+        one node that is untouched proves that it did not, one that is exactly as wanted proves that it did."""
+        wanted = transaction.wanted()
+        try:
+            # Without it a server that lags behind the leader could still show the time before the transaction.
+            self._session.sync()
+            nodes = self._session.get_many([write.path for write in wanted])
+        except OffsetMgrError as failure:
+            return self._unknown(wanted, failure)
+        seen = [
+            (write, node) for write, node in zip(wanted, nodes, strict=True) if not isinstance(node, OffsetMgrError)
+        ]
+        if any(write.untouched(node) for write, node in seen):
+            return self._again(wanted, wanted, error)
+        if any(write.done(node) for write, node in seen):
+            return self._written(transaction)
+        return self._unknown(wanted, error)
+
+    def _again(self, writes: list[Write], counted: list[Write], error: OffsetMgrError | None) -> list[Write]:
+        """The writes to try again; those ``counted`` fail with ``error`` when they have been tried often enough."""
+        for write in counted:
+            write.tries += 1
+            if write.tries >= _TRIES:
+                self._fail(write, error)
+        return [write for write in writes if write.tries < _TRIES]
+
+    # --- outcomes ---------------------------------------------------------------------------------
+
+    def _written(self, transaction: Transaction) -> list[Write]:
+        for write in transaction.wanted():
+            self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.WRITTEN, write.found)
+        return []
+
+    def _unknown(self, writes: list[Write], error: OffsetMgrError | None) -> list[Write]:
+        why = f"the connection was lost during the write, and whether it happened is not known ({error})"
+        for write in writes:
+            self._fail(write, Unreachable(str(write), why, "read the offset again before deciding anything"))
+        return []
+
+    def _fail(self, write: Write, error: OffsetMgrError | None) -> None:
+        self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.FAILED, write.found, error)
+
+    def _fail_rest(self, writes: list[Write], error: OffsetMgrError) -> None:
+        for write in writes:
+            if write.partition not in self.outcomes[write.edit]:
+                self._fail(write, error)
+
+
+def _holds(expected: Offset, found: Offset) -> bool:
+    if isinstance(expected, Absent) or isinstance(found, Absent):
+        return isinstance(expected, Absent) and isinstance(found, Absent)
+    return expected.offset == found.offset and expected.version in (None, found.version)
+
+
+def _said(offset: Offset) -> str:
+    if isinstance(offset, Absent):
+        return "no commit"
+    return f"{offset.offset}" + (f" (version {offset.version})" if offset.version is not None else "")

@@ -1,0 +1,164 @@
+"""How a group's committed offsets are laid out in nodes: where they are, and what a node's bytes mean.
+
+No I/O here.  A layout says which nodes hold offsets; `offsetmgr.stores.zookeeper` reads and writes them. The layout of
+Storm's spouts, which is of another kind, is in `stormlayout`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.offset_store import Partitions
+from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.offsets.offset_data import check_offset, parse_decimal
+from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
+
+LAYOUTS: Final = ("0.8", "0.7", "storm")
+
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
+
+
+class Layout(Protocol):
+    """Offsets as a tree: groups, under each its offsets' root, under that topics with one node a partition.
+
+    Where ``loose`` is true, partitions' nodes may also lie directly under the root, and name their topic themselves.
+    """
+
+    @property
+    def name(self) -> str:
+        """As in the store's URI: ``layout=NAME``."""
+        ...
+
+    @property
+    def query(self) -> str:
+        """The layout as a store's URI says it, after the ``?``."""
+        ...
+
+    @property
+    def partitions(self) -> Partitions:
+        """Which partitions this layout can hold."""
+        ...
+
+    @property
+    def loose(self) -> bool: ...
+
+    @property
+    def registry(self) -> bool:
+        """Whether the group's consumers register themselves in ZooKeeper, in ``/consumers/GROUP/ids``."""
+        ...
+
+    @property
+    def groups_root(self) -> str:
+        """The node whose children are named after the groups."""
+        ...
+
+    def group_root(self, group: str) -> str:
+        """The node under which all of a group lies. Raises `UsageError` for an impossible group id."""
+        ...
+
+    def offsets_root(self, group: str) -> str:
+        """The node whose children are named after the topics. Raises `UsageError` for an impossible group id."""
+        ...
+
+    def path(self, group: str, partition: TopicPartition) -> str:
+        """The node that holds the partition's offset. Raises `UsageError` for impossible names."""
+        ...
+
+    def topic_folder(self, group: str, topic: str) -> str | None:
+        """Where this node exists, `path` does not hold: the topic's nodes lie under it, named as there. None where
+        there is no such choice."""
+        ...
+
+    def partition(self, topic: str, node: str) -> TopicPartition | None:
+        """The partition that a topic's child stands for; None where its name is no such thing in this layout.
+
+        ``topic`` is empty for a loose node, and so is the topic of the answer.
+        """
+        ...
+
+    def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
+        """A node's data for an offset; ``held`` is what the node holds now. Raises `UsageError` for what is no
+        offset."""
+        ...
+
+    def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
+        """What a node says: the partition (of another topic than ``partition``, perhaps, or of the one that its name
+        left open) and the offset. Raises `Unreadable` naming the node."""
+        ...
+
+    def topic(self, data: bytes) -> str:
+        """The topic that a loose node names, empty where it cannot be told."""
+        ...
+
+
+class ConsumersLayout:
+    """Kafka 0.8 and later: ``/consumers/GROUP/offsets/TOPIC/PARTITION`` holds the offset in ASCII decimal.
+
+    Source: kafka.utils.ZKGroupTopicDirs and ZookeeperConsumerConnector.commitOffsetToZooKeeper of 0.8 to 1.1.
+    """
+
+    name = "0.8"
+    query = "layout=0.8"
+    partitions = Partitions.NUMBERED
+    loose = False
+    registry = True
+    groups_root = paths.CONSUMERS
+
+    def group_root(self, group: str) -> str:
+        return paths.group(group)
+
+    def offsets_root(self, group: str) -> str:
+        return paths.offsets(group)
+
+    def path(self, group: str, partition: TopicPartition) -> str:
+        return paths.offset(group, partition.topic, partition.partition)
+
+    def topic_folder(self, group: str, topic: str) -> str | None:  # noqa: ARG002
+        return None
+
+    def partition(self, topic: str, node: str) -> TopicPartition | None:
+        return TopicPartition(topic, int(node)) if _NUMBER.fullmatch(node) else None
+
+    def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:  # noqa: ARG002
+        return b"%d" % check_offset(offset)
+
+    def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
+        return partition, parse_decimal(path, data)
+
+    def topic(self, data: bytes) -> str:  # noqa: ARG002
+        return ""
+
+
+class BrokersLayout(ConsumersLayout):
+    """Kafka 0.7: ``/consumers/GROUP/offsets/TOPIC/BROKER-PARTITION`` holds a byte position in ASCII decimal.
+
+    Source: ZookeeperConsumerConnector.commitOffsets and kafka.cluster.Partition of 0.7.2, and
+    "Consumer offset tracking" of Kafka 0.7's documentation.
+    """
+
+    name = "0.7"
+    query = "layout=0.7"
+    partitions = Partitions.OF_BROKERS
+
+    def path(self, group: str, partition: TopicPartition) -> str:
+        return paths.offset_of_broker(group, partition.topic, partition.partition)
+
+    def partition(self, topic: str, node: str) -> TopicPartition | None:
+        found = BrokerPartition.parse(node)
+        return None if found is None else TopicPartition(topic, found)
+
+
+def layout_named(name: str, root: str = "") -> Layout:
+    """The layout of that name; ``root`` is Storm's ``zkRoot``. Raises `UsageError` for an unknown name, a bad root."""
+    if name == "storm":
+        return StormLayout(root)
+    if root:
+        raise UsageError(f"layout {name!r}", "has no root of its own", "root= belongs to layout=storm")
+    if name == BrokersLayout.name:
+        return BrokersLayout()
+    if name == ConsumersLayout.name:
+        return ConsumersLayout()
+    raise UsageError(f"layout {name!r}", "is unknown", f"layouts: {', '.join(LAYOUTS)}")

@@ -1,0 +1,41 @@
+"""A committed offset as a number in a node: which numbers are offsets, and how they stand there as text."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from offsetmgr.core.errors import Unreadable, UsageError
+
+MAX_OFFSET: Final = 2**63 - 1
+SURE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
+"""So many digits are an offset, whichever they are."""
+
+_MOST_DIGITS: Final = 40
+
+
+def check_offset(offset: int) -> int:
+    """The offset itself, if it is one. Raises `UsageError`."""
+    if not 0 <= offset <= MAX_OFFSET:
+        raise UsageError(f"offset {offset}", "is no offset: they go from 0 to 9223372036854775807")
+    return offset
+
+
+def parse_decimal(path: str, data: bytes) -> int:
+    """The offset that a node holds in ASCII decimal. Raises `Unreadable` naming the node."""
+    # Strictly the digits that Long.toString writes and String.toLong reads; int() alone would take "1_0" and " 7", and
+    # refuse thousands of digits with an error of its own.
+    if data.isdigit() and len(data) <= _MOST_DIGITS and (offset := int(data)) <= MAX_OFFSET:
+        return offset
+    raise Unreadable(f"ZooKeeper node {path}", _not_an_offset(data))
+
+
+def _not_an_offset(data: bytes) -> str:
+    if not data:
+        return "is empty instead of holding an offset"
+    shown = data[:40].decode("ascii", "backslashreplace") + ("..." if len(data) > 40 else "")
+    if re.fullmatch(rb"-[0-9]{1,19}", data):
+        return f"holds {shown}: a negative number is no committed offset, and does not say that there is none"
+    if data.isdigit():
+        return f"holds {shown}, which is beyond the largest offset"
+    return f"holds {shown!r}, which is not a decimal number"

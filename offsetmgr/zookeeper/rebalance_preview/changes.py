@@ -1,0 +1,133 @@
+"""What can happen to a group: each change gives another picture of it. Pure.
+
+All raise `UsageError` where the change makes no sense in the picture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import BrokerPartition
+from offsetmgr.zookeeper.groups.registry import parse_member_id
+from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MOST_STREAMS, GroupPicture
+
+MOST_PARTITIONS: Final = 200_000
+"""Of all topics in a picture in which one has grown: as many as a ZooKeeper cluster was ever meant to have."""
+
+
+def member_joins(picture: GroupPicture, member_id: str, subscription: Subscription) -> GroupPicture:
+    if member_id in picture.members:
+        raise UsageError(f"member {member_id}", "is in the group already")
+    return replace(picture, members={**picture.members, member_id: subscription})
+
+
+def member_leaves(picture: GroupPicture, name: str) -> GroupPicture:
+    """``name`` is as `member_named` takes it."""
+    leaving = member_named(picture, name)
+    return replace(picture, members={one: held for one, held in picture.members.items() if one != leaving})
+
+
+def topic_grows(picture: GroupPicture, topic: str, count: int, broker: int | None = None) -> GroupPicture:
+    """The topic has ``count`` partitions, or is made with them; in Kafka 0.7, ``count`` on ``broker``."""
+    held = dict(picture.topics.get(topic, {}))
+    others = sum(len(partitions) for name, partitions in picture.topics.items() if name != topic)
+    if others + count > MOST_PARTITIONS:  # before they are made: a slip of the key must not take the machine's memory
+        raise UsageError(
+            f"topic {topic}",
+            f"would have {count:,} partitions, and all topics {others + count:,}: at most {MOST_PARTITIONS:,} "
+            "can be simulated",
+            "is that number meant?",
+        )
+    if picture.of_kafka_0_7 and broker is None:
+        raise UsageError(f"topic {topic}", "partitions of Kafka 0.7 belong to a broker", "as in TOPIC=BROKER:COUNT")
+    if held and not picture.of_kafka_0_7 and broker is not None:
+        raise UsageError(f"topic {topic}", "its partitions belong to no broker", "as in TOPIC=COUNT")
+    try:
+        wanted = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
+    except ValueError as error:
+        raise UsageError(f"topic {topic}", str(error)) from error
+    here = [one for one in held if broker is None or (isinstance(one, BrokerPartition) and one.broker == broker)]
+    if gone := sorted(set(here) - set(wanted)):
+        raise UsageError(
+            f"topic {topic}",
+            f"has {len(here)} partitions{'' if broker is None else f' on broker {broker}'}, and none can be taken away "
+            f"(of {count}, partition {gone[0]} would be gone)",
+        )
+    held |= {one: () if broker is None else (broker,) for one in wanted if one not in held}
+    return replace(picture, topics={**picture.topics, topic: held})
+
+
+def topic_is_deleted(picture: GroupPicture, topic: str) -> GroupPicture:
+    if topic not in picture.topics:
+        raise UsageError(f"topic {topic}", "is not one of the group's")
+    return replace(picture, topics={name: held for name, held in picture.topics.items() if name != topic})
+
+
+def broker_leaves(picture: GroupPicture, broker: int) -> GroupPicture:
+    """In Kafka 0.7 its partitions go with it; later, the next replica in sync leads what it led."""
+    known = {one for held in picture.topics.values() for brokers in held.values() for one in brokers}
+    if broker not in (known if picture.brokers is None else picture.brokers):
+        raise UsageError(f"broker {broker}", "is not among the live brokers")
+    topics = {
+        topic: {
+            partition: tuple(one for one in brokers if one != broker)
+            for partition, brokers in held.items()
+            if not (isinstance(partition, BrokerPartition) and partition.broker == broker)
+        }
+        for topic, held in picture.topics.items()
+    }
+    return replace(picture, topics=topics, brokers=None if picture.brokers is None else picture.brokers - {broker})
+
+
+def broker_joins(picture: GroupPicture, broker: int) -> GroupPicture:
+    """It has no partitions yet, and nothing leads anywhere else by its coming."""
+    if picture.brokers is not None and broker in picture.brokers:
+        raise UsageError(f"broker {broker}", "is alive already")
+    return replace(picture, brokers=None if picture.brokers is None else picture.brokers | {broker})
+
+
+def member_named(picture: GroupPicture, name: str) -> str:
+    """The one member of that id (with the group's name before it or not), or else on that host."""
+    for exact in (name, f"{picture.group}_{name}"):
+        if exact in picture.members:
+            return exact
+    found = [
+        member
+        for member in sorted(picture.members)
+        if (origin := parse_member_id(picture.group, member)) is not None and origin.host == name
+    ]
+    if len(found) == 1:
+        return found[0]
+    why = f"is on a host of several: {', '.join(found)}" if found else f"is not in group {picture.group}"
+    raise UsageError(f"member {name}", why, f"members: {', '.join(sorted(picture.members)) or 'none'}")
+
+
+def usual_subscription(picture: GroupPicture) -> Subscription:
+    """What all members subscribed to, apart from how many streams they have: then it has the number that most have."""
+    readable = [one for one in picture.members.values() if one is not None]
+    if not readable:
+        raise UsageError(
+            f"group {picture.group}", "has no member whose subscription a new one could take", "add --topic"
+        )
+    if len({(one.kind, frozenset(one.streams)) for one in readable}) > 1:
+        raise UsageError(
+            f"group {picture.group}", "its members subscribed to different topics", "add --like MEMBER, or --topic"
+        )
+    counted = Counter(tuple(sorted(one.streams.items())) for one in readable)
+    usual = max(counted, key=lambda streams: (counted[streams], streams))
+    return next(one for one in readable if tuple(sorted(one.streams.items())) == usual)
+
+
+def with_streams(subscription: Subscription, count: int) -> Subscription:
+    """The same topics, with ``count`` streams of each."""
+    if count < 1:
+        raise UsageError(f"{count} streams", "a member needs one stream or more")
+    if count > MOST_STREAMS:
+        raise UsageError(
+            f"{count:,} streams", f"at most {MOST_STREAMS:,} of all members can be simulated", "is that number meant?"
+        )
+    return Subscription(subscription.kind, dict.fromkeys(subscription.streams, count))

@@ -1,0 +1,125 @@
+"""What the members of a group would divide its partitions into, and what changes by that. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from offsetmgr.core.errors import AssignmentRefused, UnequalSubscriptions
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.zookeeper.groups.assignors import (
+    ClusteredAssignor,
+    EqualRoundRobinAssignor,
+    Moves,
+    RangeAssignor,
+    RoundRobinAssignor,
+    ThreadId,
+    assignor_named,
+    hashed_alike,
+    moves,
+)
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+
+Owners = Mapping[TopicPartition, ThreadId | None]
+UNREADABLE: Final = ThreadId("", -1)
+"""Stands for an owner that cannot be read: it equals no thread of any member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Before and after, each a thread for each partition."""
+
+    strategy: str
+    before: Mapping[TopicPartition, ThreadId]
+    """The owners as they are (`UNREADABLE` where that cannot be told), or where they are not known, what the members
+    would have divided before the changes."""
+    after: Mapping[TopicPartition, ThreadId]
+    seen: bool
+    """Whether ``before`` was seen, not computed."""
+    doubts: tuple[str, ...] = ()
+    """What may make the real group divide otherwise."""
+
+    @property
+    def moves(self) -> Moves:
+        return moves(self.before, self.after)
+
+
+def assignment(picture: GroupPicture, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
+    """What the members divide the partitions into. Raises what `GroupPicture.streams` and `Assignor.assign` raise."""
+    return assignor_named(strategy, picture.leaders).assign(picture.streams(internal=internal), picture.partitions)
+
+
+def predict(before: GroupPicture, after: GroupPicture, strategy: str, *, internal: bool = False) -> Prediction:
+    """What becomes of ``before`` when things have changed into ``after``. Raises as `assignment` does.
+
+    As in Kafka, members that see no broker at all leave everything as it is.
+    """
+    seen = before.owners is not None
+    owned = (
+        {partition: thread or UNREADABLE for partition, thread in before.owners.items()}
+        if before.owners is not None
+        else assignment(before, strategy, internal=internal)
+    )
+    doubts = _doubts(after, strategy, internal=internal)
+    if after.brokers is not None and not after.brokers:
+        still = {partition: thread for partition, thread in owned.items() if thread.member_id in after.members}
+        return Prediction(strategy, owned, still, seen, (*doubts, "no broker is alive: members change nothing"))
+    return Prediction(strategy, owned, assignment(after, strategy, internal=internal), seen, doubts)
+
+
+def strategies_that_explain(picture: GroupPicture, *, internal: bool = False) -> list[str]:
+    """The strategies whose answer is exactly what is owned; none where owners are not known or nothing fits."""
+    candidates = [ClusteredAssignor.name] if picture.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
+    if not picture.owners:
+        return []
+    return [
+        strategy for strategy in candidates if assignment(picture, strategy, internal=internal) == dict(picture.owners)
+    ]
+
+
+def usual_strategy(picture: GroupPicture) -> str:
+    """Kafka's default: in 0.7 there was only one."""
+    return ClusteredAssignor.name if picture.of_kafka_0_7 else RangeAssignor.name
+
+
+def _doubts(picture: GroupPicture, strategy: str, *, internal: bool) -> tuple[str, ...]:
+    streams = picture.streams(internal=internal)
+    consumed = {topic for topics in streams.values() for topic in topics}
+    doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - picture.topics.keys())]
+    if strategy in (RoundRobinAssignor.name, EqualRoundRobinAssignor.name):
+        partitions = {topic: held for topic, held in picture.partitions.items() if topic in consumed}
+        alike = sorted({one.topic for tied in hashed_alike(partitions) for one in tied})
+        if alike:
+            doubts.append(f"topics {' and '.join(alike)} hash alike: real members may swap their partitions")
+    if strategy == RoundRobinAssignor.name:
+        doubts += _refused_by_older_members(streams, picture.partitions)
+    return tuple(doubts)
+
+
+def _refused_by_older_members(streams: dict[str, dict[str, int]], partitions: dict[str, list[int]]) -> list[str]:
+    try:
+        EqualRoundRobinAssignor().assign(streams, partitions)
+    except UnequalSubscriptions as unequal:
+        return [f"members before Kafka 0.10.2 refuse these subscriptions: {', '.join(unequal.members)} differ"]
+    except AssignmentRefused:
+        return []  # told for the strategy itself
+    return []
+
+
+def as_ranges(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions in few words: ``bills:0 orders:0-3,7``; those of Kafka 0.7 one by one."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(number)
+    return " ".join(f"{topic}:{','.join(_runs(numbers))}" for topic, numbers in by_topic.items())
+
+
+def _runs(numbers: list[int]) -> list[str]:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number >= 0 and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

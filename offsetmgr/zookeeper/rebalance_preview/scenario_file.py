@@ -1,0 +1,174 @@
+"""A group's picture as a JSON file, to look at it elsewhere or later; and what can be had of ``zk members``. Pure.
+
+Version 1: ``{"format": "offsetmgr-group", "version": 1, "group", "taken_at_ms", "brokers": [id] | null, "members": {id:
+{"pattern", "subscription"} | null}, "topics": {topic: {partition: [broker]}}, "owners": {topic: {partition:
+"member-thread" | null}} | null}``. Partitions are texts, in Kafka 0.7 ``BROKER-PARTITION``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from offsetmgr.core.errors import MalformedData, UnknownVersion, Unreadable, UsageError
+from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.zookeeper.groups.assignors import ThreadId
+from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.nodes.consumers import STATIC, parse_owner
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+
+FORMAT: Final = "offsetmgr-group"
+VERSION: Final = 1
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+V = TypeVar("V")
+
+
+def encode(picture: GroupPicture, taken_at_ms: int) -> bytes:
+    """The file's bytes; ``taken_at_ms`` is when the picture was taken."""
+    owners: dict[str, dict[str, str | None]] | None = None
+    if picture.owners is not None:
+        owners = {}
+        for (topic, partition), thread in sorted(picture.owners.items()):
+            owners.setdefault(topic, {})[str(partition)] = None if thread is None else str(thread)
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "group": picture.group,
+        "taken_at_ms": taken_at_ms,
+        "brokers": None if picture.brokers is None else sorted(picture.brokers),
+        "members": {
+            member: None if held is None else {"pattern": held.kind, "subscription": dict(held.streams)}
+            for member, held in sorted(picture.members.items())
+        },
+        "topics": {
+            topic: {str(partition): list(brokers) for partition, brokers in sorted(held.items())}
+            for topic, held in sorted(picture.topics.items())
+        },
+        "owners": owners,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def decode(name: str, data: bytes, group: str | None = None) -> GroupPicture:
+    """The picture in a file: our own, or what ``zk members --format json`` printed (members alone).
+
+    ``name`` is how errors call the file, ``group`` which group is meant, where the file may hold several. Raises
+    `MalformedData`, `UnknownVersion`, and `UsageError` where the group is not in the file or not the only one.
+    """
+    return _File(name).picture(data, group)
+
+
+class _File:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def picture(self, data: bytes, group: str | None) -> GroupPicture:
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError) as broken:
+            raise MalformedData(f"file {self._name}", f"is not JSON: {broken}") from broken
+        if isinstance(document, list):
+            return self._listed_members(document, group)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            self._malformed("is neither a group that zk rebalance saved, nor what zk members --format json prints")
+        if document.get("version") != VERSION:
+            raise UnknownVersion(f"file {self._name}", f"is of version {document.get('version')!r}; known: {VERSION}")
+        found = document.get("group")
+        if not isinstance(found, str):
+            self._malformed("its 'group' is not a text")
+        if group is not None and found != group:
+            raise UsageError(f"group {group}", f"is not the one in {self._name}, which is {found}")
+        return GroupPicture(
+            found,
+            self._mapped(document, "members", self._member),
+            self._mapped(document, "topics", self._partitions),
+            self._owners(document),
+            self._brokers(document.get("brokers")),
+        )
+
+    def _listed_members(self, rows: list[Any], group: str | None) -> GroupPicture:
+        if not all(isinstance(row, dict) and {"group", "member_id", "subscription"} <= row.keys() for row in rows):
+            self._malformed("is a list, but not of members as zk members --format json prints them")
+        groups = sorted({str(row["group"]) for row in rows})
+        if group is None and len(groups) != 1:
+            raise UsageError(f"file {self._name}", f"has {len(groups)} groups", "name one: --group NAME")
+        chosen = groups[0] if group is None else group
+        if chosen not in groups:
+            raise UsageError(f"group {chosen}", f"is not in {self._name}", f"there are: {', '.join(groups)}")
+        members = {str(row["member_id"]): self._row(row) for row in rows if row["group"] == chosen}
+        return GroupPicture(chosen, members, {}, None, None)
+
+    def _row(self, row: Mapping[str, Any]) -> Subscription | None:
+        text = row["subscription"]
+        if text is None:
+            return None
+        streams: dict[str, int] = {}
+        for part in str(text).split(" "):
+            topic, _, count = part.rpartition("=")
+            if not topic or not _NUMBER.fullmatch(count):
+                self._malformed(f"{part!r} is not TOPIC=STREAMS, in the subscription of {row['member_id']}")
+            streams[topic] = int(count)
+        return Subscription(str(row.get("pattern") or STATIC), streams)
+
+    def _member(self, what: str, held: Any) -> Subscription | None:
+        if held is None:
+            return None
+        streams = held.get("subscription") if isinstance(held, dict) else None
+        if not isinstance(streams, dict) or not all(type(n) is int and n >= 0 for n in streams.values()):
+            self._malformed(f"{what} has no 'subscription' of topics and numbers")
+        kind = held.get("pattern", STATIC)
+        if not isinstance(kind, str):
+            self._malformed(f"{what} has a 'pattern' that is not a text")
+        return Subscription(kind, streams)
+
+    def _partitions(self, what: str, held: Any) -> dict[int, tuple[int, ...]]:
+        if not isinstance(held, dict):
+            self._malformed(f"{what} is not a map from partitions to brokers")
+        found = {}
+        for partition, brokers in held.items():
+            if not isinstance(brokers, list) or not all(type(one) is int for one in brokers):
+                self._malformed(f"{what} has a partition {partition} whose brokers are not a list of numbers")
+            found[self._partition(what, partition)] = tuple(brokers)
+        return found
+
+    def _owners(self, document: Mapping[str, Any]) -> dict[TopicPartition, ThreadId | None] | None:
+        if document.get("owners") is None:
+            return None
+        owners: dict[TopicPartition, ThreadId | None] = {}
+        for topic, held in self._mapped(document, "owners", lambda _, held: held).items():
+            if not isinstance(held, dict) or not all(one is None or isinstance(one, str) for one in held.values()):
+                self._malformed(f"the owners of topic {topic} are not a map from partitions to threads")
+            for partition, text in held.items():
+                thread = None if text is None else self._thread(topic, text)
+                owners[TopicPartition(topic, self._partition(f"topic {topic}", partition))] = thread
+        return owners
+
+    def _thread(self, topic: str, text: str) -> ThreadId:
+        try:
+            return ThreadId(*parse_owner(topic, text.encode()))
+        except Unreadable:
+            self._malformed(f"an owner of topic {topic}, {text!r}, is not CONSUMER-THREAD")
+
+    def _partition(self, what: str, text: str) -> int:
+        found = BrokerPartition.parse(text)
+        if found is None and not _NUMBER.fullmatch(text):
+            self._malformed(f"{what} has a partition {text!r}")
+        return int(text) if found is None else found
+
+    def _brokers(self, found: Any) -> frozenset[int] | None:
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(type(one) is int for one in found):
+            self._malformed("its 'brokers' are not a list of numbers")
+        return frozenset(found)
+
+    def _mapped(self, document: Mapping[str, Any], name: str, read: Callable[[str, Any], V]) -> dict[str, V]:
+        held = document.get(name)
+        if not isinstance(held, dict):
+            self._malformed(f"its {name!r} is not an object")
+        return {key: read(f"{name.removesuffix('s')} {key}", value) for key, value in held.items()}
+
+    def _malformed(self, why: str) -> NoReturn:
+        raise MalformedData(f"file {self._name}", why)
