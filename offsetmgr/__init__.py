@@ -8,6 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.core.scheme_table import register_scheme
+from offsetmgr.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors
@@ -21,7 +24,16 @@ if TYPE_CHECKING:
     from offsetmgr.manager.embedded import OffsetManager as OffsetManager
     from offsetmgr.stores.uri import open_store as open_store
 
-__version__: Final = "0.1.0"  # as in pyproject.toml, which takes longer to find out
+
+for _name, _location in {
+    "zookeeper": "offsetmgr.stores.schemes:ZOOKEEPER",
+    "kafka": "offsetmgr.stores.schemes:KAFKA",
+    "manager": "offsetmgr.stores.schemes:MANAGER",
+    "file": "offsetmgr.stores.schemes:FILE",
+    "dual": "offsetmgr.stores.dual_scheme:DUAL",
+    "switched": "offsetmgr.stores.switched.scheme:SWITCHED",
+}.items():
+    register_scheme(_name, _location)
 
 _HOME: Final = {
     "ABSENT": "offsetmgr.core.model",

@@ -13,9 +13,9 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.server.apis.api_context import Endpoint
 from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.config import ServeOptions
-from offsetmgr.server.manager_process import ManagerProcess
 from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.process.config import ServeOptions
+from offsetmgr.server.process.manager_process import ManagerProcess
 from offsetmgr.server.storefront.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001

@@ -83,7 +83,7 @@ root = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, ri
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from offsetmgr import __version__
+        from offsetmgr.core.version import __version__
 
         print(f"offsetmgr {__version__}")
         raise typer.Exit

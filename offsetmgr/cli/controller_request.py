@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 

@@ -9,31 +9,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr import __version__
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_plain_csv, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ending
 from offsetmgr.config.connection import state_folder
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupActive, ServerError, TimedOut, Unreachable
+from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
 from offsetmgr.core.offset_store import GroupEditResult, Guard, OffsetStore, Verdict
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.version import __version__
 from offsetmgr.groups.before_images import header_for, new_path
 from offsetmgr.groups.describe import refuse_active
 from offsetmgr.groups.dual_execute import Image, Twofold, carry_out_both
 from offsetmgr.groups.edit_plan import GroupProposal, Proposal
 from offsetmgr.groups.execute import carry_out
 from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.origin import Relation
 
 if TYPE_CHECKING:
     from offsetmgr.cli.options import Connect
     from offsetmgr.core.errors import OffsetMgrError
+    from offsetmgr.core.log_origin import Translate
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import Directory
     from offsetmgr.stores.crossing import NumberedStore
-    from offsetmgr.stores.origin import Translate
 
 PLAN: Final = (
     Column("group"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.options import (
     AllGroups,
@@ -23,7 +24,7 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, nothing_in, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
 from offsetmgr.cli.stale import Stale
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
@@ -306,7 +307,8 @@ def delete(
 def _remove(connect: Connect, groups: list[str], *, empty: bool = False) -> int:
     """Removes groups whose offsets are gone, wherever the store keeps groups beside offsets."""
     from offsetmgr.groups.edits import remove_groups
-    from offsetmgr.stores.uri import inner_uris, parse_uri
+    from offsetmgr.stores.pair_uri import inner_uris
+    from offsetmgr.stores.uri import parse_uri
 
     dual = parse_uri(connect.uri).kind == "dual"
     uris = inner_uris(connect.uri, connect.resolved.connection) if dual else (connect.uri,)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.committed import SavedGroup
-    from offsetmgr.stores.uri import StoreUri
+    from offsetmgr.stores.scheme import StoreUri
 
 app = typer.Typer()
 
@@ -202,7 +202,7 @@ def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores:
 
 def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     """A snapshot, as ``offsets export`` writes it. What could not be read is in it where its format can say so."""
-    from offsetmgr import __version__
+    from offsetmgr.core.version import __version__
     from offsetmgr.groups.disk_layout import SavedLogs, cluster_id
     from offsetmgr.segments.broker_lock import alone_beside
     from offsetmgr.snapshots.base import SnapshotHeader

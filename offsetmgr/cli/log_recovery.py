@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, told
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
 from offsetmgr.cli.options import Execute, Format, Yes
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 

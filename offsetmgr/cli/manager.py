@@ -183,10 +183,10 @@ def serve(
     only_tell_hangups()
     import sys
 
-    from offsetmgr.server.config import ServeOptions, address, port_range
     from offsetmgr.server.logs import start_logging
-    from offsetmgr.server.manager_process import run_manager
     from offsetmgr.server.network.limits import Limits
+    from offsetmgr.server.process.config import ServeOptions, address, port_range
+    from offsetmgr.server.process.manager_process import run_manager
 
     bootstrap = connect.resolved.bootstrap_server
     if translate is not None and connect.flags.store is None:

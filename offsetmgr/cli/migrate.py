@@ -11,6 +11,7 @@ import typer
 
 from offsetmgr.cli import migrate_view as view
 from offsetmgr.cli import switch
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.former_locks import LockWait
 from offsetmgr.cli.migration_stores import FromConfig, Sides, ToConfig
@@ -27,7 +28,7 @@ from offsetmgr.cli.options import (
     file_to_write,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.stop_signals import stopping
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, JournalError, PlanError, UsageError

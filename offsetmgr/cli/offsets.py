@@ -494,7 +494,7 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write committed offsets to a snapshot file."""
-    from offsetmgr import __version__
+    from offsetmgr.core.version import __version__
     from offsetmgr.groups.before_images import header_for
     from offsetmgr.groups.export import export_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups

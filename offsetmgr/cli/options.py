@@ -19,7 +19,7 @@ import typer
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.config.connection import ConnectionConfig, Resolved, Settings, resolve, with_properties
 from offsetmgr.core.errors import UsageError
-from offsetmgr.stores.origin import Translate
+from offsetmgr.core.log_origin import Translate
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
@@ -241,7 +241,7 @@ class Connect:
         that have left ZooKeeper commit there. None where the brokers are another cluster's, or may be; that is
         printed."""
         from offsetmgr.cli.render import note
-        from offsetmgr.stores.origin import compare_origins
+        from offsetmgr.core.log_origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
 
         parsed, bootstrap = parse_uri(self.uri), self.resolved.bootstrap_server

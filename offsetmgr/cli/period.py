@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.options import Connect, Execute, Format, Yes, connected
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
 

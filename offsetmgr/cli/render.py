@@ -13,15 +13,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from offsetmgr.cli.errors import Declined, Interrupted
-from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
@@ -229,39 +226,6 @@ def _wrapper(shown: list[tuple[int, _Padded]]) -> Callable[[str], str]:
 def note(text: str) -> None:
     """A line for people, on stderr, so that it never mixes with data."""
     print(text, file=sys.stderr, flush=True)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `Declined` where the answer is no, `UsageError` where there is no terminal to ask
-    at, or it was closed before the answer."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
-    from offsetmgr.cli.stop_signals import hung_up, ignore_hangups
-
-    answer = ""
-    try:
-        sys.stderr.write(f"{question} [y/N] ")
-        sys.stderr.flush()
-        with suppress(OSError):  # of a terminal that is gone
-            answer = sys.stdin.readline()
-        if not answer:
-            ignore_hangups()  # SIGHUP says no more than that
-    except KeyboardInterrupt as error:
-        if hung_up() or not sys.stdin.isatty():
-            raise _unanswered(question) from error
-        sys.stderr.write("\n")
-        raise Interrupted("nothing was done") from error
-    if not answer:
-        raise _unanswered(question)
-    if answer.strip().lower() not in ("y", "yes"):
-        raise Declined
-
-
-def _unanswered(question: str) -> UsageError:
-    why = "no answer was given (end of input), so nothing was done"
-    return UsageError(question.rstrip("?"), why, "answer y or n, or add --yes")
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

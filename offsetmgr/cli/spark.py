@@ -28,9 +28,8 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.spark.sql_types import DataFrame, SparkSession
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

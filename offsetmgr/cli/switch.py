@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.former_locks import patient_cluster
 from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, TranslateOption, Yes, connected
-from offsetmgr.cli.render import Column, OutputFormat, confirm, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stopping
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.plurals import count_of
-from offsetmgr.stores.origin import Relation
 
 if TYPE_CHECKING:
+    from offsetmgr.core.log_origin import Translate
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import Change, OffsetStore
     from offsetmgr.migration.live.live_migration import Record, Switch
     from offsetmgr.migration.live.switch_evidence import Evidence, Picture
-    from offsetmgr.stores.origin import Translate
     from offsetmgr.stores.switched.nodes import Follower
 
 app = typer.Typer()
@@ -141,7 +142,8 @@ SAID: Final = {
 
 def _stores(connect: Connect) -> tuple[str, str]:
     """The URIs of the ZooKeeper and of the Kafka side."""
-    from offsetmgr.stores.uri import bootstrap_of, inner_uris, parse_uri, zookeeper_of
+    from offsetmgr.stores.pair_uri import inner_uris
+    from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
 
     store, connection = connect.resolved.store, connect.resolved.connection
     if store is not None and parse_uri(store).kind == "switched":
@@ -159,7 +161,7 @@ def _stores(connect: Connect) -> tuple[str, str]:
 
 def _translate(connect: Connect) -> Translate | None:
     """What the URI of --store switched: says, or its section of the config file."""
-    from offsetmgr.stores.uri import translate_of
+    from offsetmgr.stores.pair_uri import translate_of
 
     store = connect.resolved.store
     return None if store is None else translate_of(store, connect.resolved.connection)

@@ -13,9 +13,9 @@ from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, backoff, remaining
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, Limits, Slice
 from offsetmgr.kafka.client.leader_routing import Leaders
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]

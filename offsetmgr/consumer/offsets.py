@@ -23,7 +23,9 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, Sess
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.uri import inner_uris, open_store, open_switched, parse_uri, translate_of, zookeeper_of
+from offsetmgr.stores.pair_uri import inner_uris, translate_of
+from offsetmgr.stores.switched.scheme import open_switched
+from offsetmgr.stores.uri import open_store, parse_uri, zookeeper_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.client.session import ZookeeperSession

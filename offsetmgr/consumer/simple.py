@@ -27,9 +27,9 @@ from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UnknownVersion
 from offsetmgr.core.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.background_loop import Runner
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.fetch import Limits
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import Record, batches
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client, NotAMember, backoff
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.leader_routing import UNKNOWN_PATIENCE, layout
 from offsetmgr.kafka.client.pinned_client import FixedCoordinator
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS, FetchedGroup
 
 

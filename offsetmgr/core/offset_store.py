@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.stores.origin import UNNAMED, LogOrigin
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.groups.replica_choice import Listener
 from offsetmgr.segments.broker_lock import Use, standing
 from offsetmgr.segments.partition import is_named_as_one, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
-from offsetmgr.stores.origin import UNNAMED, LogOrigin
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.groups.topic_matches import Sought
 from offsetmgr.snapshots import registry
 from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
 from offsetmgr.stores.crossing import origin_of_snapshot
-from offsetmgr.stores.origin import LogOrigin
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from offsetmgr.core.errors import JournalError, OffsetMgrError, PlanError, RecreatedTopic
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
@@ -15,7 +16,6 @@ from offsetmgr.migration.log_range_cache import LogKnowledge
 from offsetmgr.migration.plan import Endpoint, GroupPlan, Step
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.stores.origin import LogOrigin
 
 
 def check_endpoint(side: str, planned: Endpoint, store: OffsetStore) -> None:

@@ -15,11 +15,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import Compared, Translate
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.groups.selection import TopicSelection
 from offsetmgr.migration.partition_map import MapOrigin
-from offsetmgr.stores.origin import Compared, Translate
 
 
 class Action(StrEnum):

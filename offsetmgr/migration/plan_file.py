@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr.core.errors import PlanError, UnknownVersion
+from offsetmgr.core.log_origin import Compared, Relation, Translate
 from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.partition_map import MapOrigin
@@ -39,7 +40,6 @@ from offsetmgr.migration.plan import (
     PlanOptions,
     Step,
 )
-from offsetmgr.stores.origin import Compared, Relation, Translate
 
 VERSIONS = (1, 2)
 """1, and 2 for plans with partitions of Kafka 0.7: a reader that knows only 1 would take them for others."""

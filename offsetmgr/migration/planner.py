@@ -10,6 +10,7 @@ from typing import Protocol
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import LogOrigin, Translate
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -46,7 +47,6 @@ from offsetmgr.migration.plan import (
     literal_of,
 )
 from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.origin import LogOrigin, Translate
 
 
 class OldMembers(Protocol):

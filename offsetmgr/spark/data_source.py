@@ -18,6 +18,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.groups.selection import TopicSelection
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import (
@@ -28,7 +29,6 @@ from offsetmgr.spark.data_source_api import (
     WriterCommitMessage,
 )
 from offsetmgr.spark.store_rows import COLUMNS, REFUSED, SCHEMA, Origin, groups_of, read_rows, related, write_rows
-from offsetmgr.stores.origin import Translate
 
 __all__ = ["NAME", "SCHEMA", "StoreSource"]
 

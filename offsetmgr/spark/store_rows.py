@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import GroupNotFound, PartialFailure, UnsupportedOperation
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -33,7 +34,6 @@ from offsetmgr.groups.selection import (
     require_known,
 )
 from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
 
 _ROWS_AT_ONCE: Final = 10_000

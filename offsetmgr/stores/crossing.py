@@ -1,8 +1,8 @@
 """Whether the offsets of one store may be written to another: an offset and a leader epoch are valid in one log only.
 
 A log is a topic of a Kafka cluster, and of one life of that topic: a topic that was deleted and recreated has another
-log. `offsetmgr.stores.origin` decides from what two stores say about their clusters; `Crossing` holds the decision for
-one command, with what is known about recreated topics. Source: topic ids (KIP-516).
+log. `offsetmgr.core.log_origin` decides from what two stores say about their clusters; `Crossing` holds the decision
+for one command, with what is known about recreated topics. Source: topic ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
+from offsetmgr.core.log_origin import UNNAMED, Compared, LogOrigin, Relation, Translate, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.base import SnapshotHeader
-from offsetmgr.stores.origin import UNNAMED, Compared, LogOrigin, Relation, Translate, compare_origins
 
 _CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")
 """Kafka's ids: a UUID in URL-safe Base64."""

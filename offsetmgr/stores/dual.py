@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
+from offsetmgr.core.log_origin import LogOrigin, Translate
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -40,7 +41,6 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.stores.crossing import Crossing
 from offsetmgr.stores.dual_policy import Decision, Pending, combined, merged, outcome_of, refused
-from offsetmgr.stores.origin import LogOrigin, Translate
 
 GROUPS_IN_FLIGHT: Final = 200
 """How many groups are read from (or written to) one store before it is the other's turn."""

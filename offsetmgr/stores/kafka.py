@@ -28,8 +28,8 @@ from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, F
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.kafka.client.connection import Address
     from offsetmgr.kafka.groups.static_membership import Hold
+    from offsetmgr.kafka.protocol.channel import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
 

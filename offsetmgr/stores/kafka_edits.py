@@ -22,7 +22,7 @@ from offsetmgr.core.offset_store import (
     Verdict,
     same_value,
 )
-from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import all_failed, bad_group, carry_out, decide, without_epochs

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import PartialFailure
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets, StoreBase
-from offsetmgr.stores.origin import LogOrigin
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client

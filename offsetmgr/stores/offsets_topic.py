@@ -16,10 +16,10 @@ from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, Limits, Slice
 from offsetmgr.kafka.client.leader_routing import Leaders
 from offsetmgr.kafka.client.log_ranges import partition_counts
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed import SavedOffset, decode

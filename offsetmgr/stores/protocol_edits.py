@@ -14,7 +14,7 @@ from offsetmgr.core.errors import GroupActive, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Guard, Verdict
 from offsetmgr.kafka.client.client import Client, NotAMember
-from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import Decided, Outcomes, all_failed, bad_group, carry_out, malformed, scanned
 

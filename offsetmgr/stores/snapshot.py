@@ -27,6 +27,7 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     PartialFailure,
 )
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -47,7 +48,6 @@ from offsetmgr.snapshots.base import (
 )
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 from offsetmgr.stores.crossing import NumberedStore, origin_of_snapshot, with_origin
-from offsetmgr.stores.origin import UNNAMED, LogOrigin
 from offsetmgr.stores.snapshot_edit import Decider, spooled_entry, spooled_result
 from offsetmgr.stores.snapshot_edit import spool as append
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, Unreadable
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, can_be_a_topic
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -26,18 +27,17 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
     Verdict,
 )
-from offsetmgr.stores.origin import UNNAMED, LogOrigin
 from offsetmgr.zookeeper.client.jute import Code, NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import BYTES_A_TRANSACTION, Delete, State, weight
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
+from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import carry_out
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
-from offsetmgr.zookeeper.offsets.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
 
 GROUPS_AT_ONCE: Final = 200

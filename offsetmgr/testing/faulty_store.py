@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, Unreachable
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -22,7 +23,6 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
     Verdict,
 )
-from offsetmgr.stores.origin import LogOrigin
 
 Call = Literal["read", "write"]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError, RewindRefused
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -20,7 +21,6 @@ from offsetmgr.core.offset_store import (
     Verdict,
     same_value,
 )
-from offsetmgr.stores.origin import LogOrigin
 
 
 @dataclass

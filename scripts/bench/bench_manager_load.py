@@ -33,9 +33,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for

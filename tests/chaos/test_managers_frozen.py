@@ -30,9 +30,10 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KafkaBroker
 

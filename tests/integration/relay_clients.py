@@ -8,10 +8,11 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from relayed import RunningRelay
 
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.consumer_protocol import encode_subscription
-from offsetmgr.kafka.protocol.request_codec import ask
 
 FIND_COORDINATOR, METADATA, DESCRIBE_CLUSTER, API_VERSIONS = 10, 3, 60, 18
 COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 11, 12, 13, 14

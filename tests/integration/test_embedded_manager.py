@@ -13,7 +13,7 @@ import pytest
 from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.core.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
 from offsetmgr.manager.embedded import offset_manager as embedded_manager
-from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.node.node_config import Settings
 from offsetmgr.records.base import OtherFormat
 from offsetmgr.sandbox import KafkaBroker
 

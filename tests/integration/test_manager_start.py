@@ -23,8 +23,8 @@ from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.sandbox.ports import free_port
-from offsetmgr.server.config import ServeOptions
-from offsetmgr.server.manager_process import ManagerProcess
+from offsetmgr.server.process.config import ServeOptions
+from offsetmgr.server.process.manager_process import ManagerProcess
 
 pytestmark = pytest.mark.servers
 

@@ -13,9 +13,10 @@ from conftest import MakeTopic
 from fronts import ManagerFront
 
 from offsetmgr.core.errors import CoordinatorLoadInProgress
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.partitioner import shard_for

@@ -20,10 +20,10 @@ from processes import wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OtherCluster
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession

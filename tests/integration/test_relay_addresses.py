@@ -19,7 +19,7 @@ from relay_clients import (
 )
 from relayed import NODE_ID, RunningRelay
 
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
 
 pytest_plugins = ["relay_fixtures"]
 

@@ -18,9 +18,10 @@ from relay_clients import (
 )
 from relayed import RunningRelay
 
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 
 pytest_plugins = ["relay_fixtures"]
 

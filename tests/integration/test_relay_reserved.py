@@ -15,9 +15,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from fronts import ManagerFront
 from relayed import RunningRelay
 
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.server.security.authorization import ADMIN_APIS, Rule, Rules

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.manager.node import Managing
-from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.node.manager_node import Managing
+from offsetmgr.manager.node.node_config import Settings
 from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,

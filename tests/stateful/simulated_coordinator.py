@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol.channel import Address
 
 if TYPE_CHECKING:
     from simulated_group import World

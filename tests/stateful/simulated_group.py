@@ -20,8 +20,8 @@ from simulated_coordinator import REBALANCE, SESSION, Coordinator
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.groups.group_member import GroupMember
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.assignment import Parameters
 from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, SlotOwnership
 

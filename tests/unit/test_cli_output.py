@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import REGISTRY, run
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Declined, Interrupted, report
-from offsetmgr.cli.render import BATCH, Column, OutputFormat, confirm, progress, write_rows
+from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.stop_signals import stopping
 from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition

@@ -80,4 +80,4 @@ def test_a_command_without_stdout_changes_nothing(folder: Path, closed: str) -> 
 def test_only_the_prompt_reads_stdin() -> None:
     package = Path(__file__).parents[2] / "offsetmgr" / "cli"
     reading = {p.name for p in package.glob("*.py") if "sys.stdin" in p.read_text() or "input(" in p.read_text()}
-    assert reading == {"render.py", "stdout.py"}
+    assert reading == {"confirm.py", "stdout.py"}

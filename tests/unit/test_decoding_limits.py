@@ -21,8 +21,8 @@ from offsetmgr.kafka.protocol.primitives import Cursor, varint
 from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_request
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse
 from offsetmgr.server.apis import fetch_codec
-from offsetmgr.server.config import ServeOptions
 from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.process.config import ServeOptions
 
 FIND_COORDINATOR, DESCRIBE_GROUPS, API_VERSIONS, DELETE_GROUPS = 10, 15, 18, 42
 INVALID_REQUEST, INVALID_COMMIT_OFFSET_SIZE, INVALID_TOPIC = 42, 28, 17
@@ -356,7 +356,7 @@ def test_the_cluster_is_not_asked_for_a_topic_with_too_long_a_name() -> None:
 
 def test_the_longest_topic_name_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[ServeOptions] = []
-    monkeypatch.setattr("offsetmgr.server.manager_process.run_manager", started.append)
+    monkeypatch.setattr("offsetmgr.server.process.manager_process.run_manager", started.append)
     monkeypatch.setattr("offsetmgr.server.logs.start_logging", lambda *_: None)
     serve = ["manager", "serve", "--bootstrap-server", "nowhere:1", "--listen", "127.0.0.1:0"]
     assert run_command([*serve, "--max-topic-bytes", "2"]) == 0

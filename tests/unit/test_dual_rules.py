@@ -20,10 +20,10 @@ from offsetmgr.core.errors import (
     Unreachable,
     Unreadable,
 )
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore

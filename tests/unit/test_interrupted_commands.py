@@ -74,7 +74,7 @@ def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(module: str, t
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: stopped before the end\n")
 
 
-@pytest.mark.parametrize("module", ["offsetmgr.server.network.limits", "offsetmgr.server.manager_process"])
+@pytest.mark.parametrize("module", ["offsetmgr.server.network.limits", "offsetmgr.server.process.manager_process"])
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -> None:
     code = WHEN_IMPORTED.format(module=module, number=signal.SIGHUP.value)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.server.manager_process import _interrupted
+from offsetmgr.server.process.manager_process import _interrupted
 
 
 def test_what_a_start_opens_while_it_ends_is_there_before_anything_is_closed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from offsetmgr.stores.origin import UNNAMED, LogOrigin, Relation, Translate, compare_origins
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin, Relation, Translate, compare_origins
 from offsetmgr.stores.snapshot import SnapshotStore
 
 HERE, THERE = LogOrigin("A" * 22, "cluster id"), LogOrigin("B" * 22, "cluster id")

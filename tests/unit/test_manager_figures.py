@@ -11,8 +11,8 @@ import pytest
 
 from offsetmgr.cli.manager_view import SHARDS, alarms, shard_rows
 from offsetmgr.core.errors import NotAuthorized, NotCoordinator, Unreachable, UsageError
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.managers import ManagerReport, Managers
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.logs import start_logging
 from offsetmgr.server.metrics import Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text

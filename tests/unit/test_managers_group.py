@@ -8,7 +8,7 @@ from dataclasses import fields
 from offsetmgr.cli.manager import serve
 from offsetmgr.manager.embedded import OffsetManager
 from offsetmgr.manager.ownership import managers_group
-from offsetmgr.server.config import ServeOptions
+from offsetmgr.server.process.config import ServeOptions
 
 
 def test_the_group_follows_from_the_topic() -> None:

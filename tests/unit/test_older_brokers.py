@@ -20,9 +20,10 @@ from kio.static.primitive import i32, i64
 
 from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
 from offsetmgr.core.model import KEEPS_IN_USE, TopicPartition, deletion_mark
-from offsetmgr.kafka.client.connection import Address, Connection, Encoded, _is_metadata_0
+from offsetmgr.kafka.client.connection import Connection, _is_metadata_0
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.channel import Address, Encoded
 from offsetmgr.kafka.protocol.old_versions import ask_older
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions

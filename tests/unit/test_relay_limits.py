@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from listening import USUAL, Listening, MemoryBackend, WireClient, read_response
 
-from offsetmgr.kafka.client.codec_thread import LARGE_BYTES
 from offsetmgr.kafka.protocol import schema_codec
+from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES
 from offsetmgr.kafka.protocol.schema_codec import (
     EncodedItems,
     Message,

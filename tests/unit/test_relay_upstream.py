@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.network.api import Request
 from offsetmgr.server.proxy.upstream import Forwarded, ReadBuffer, Upstream
 

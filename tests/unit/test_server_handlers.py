@@ -13,7 +13,7 @@ from listening import NODE_ID, HungUp, Listening, MemoryBackend, WireClient, com
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, PartitionLayout, TopicLayout
-from offsetmgr.kafka.client.connection import Address
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import Endpoint

@@ -28,7 +28,7 @@ from offsetmgr.manager.assignment import (
 from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
 from offsetmgr.manager.embedded import OffsetManager
 from offsetmgr.manager.runtime import ManagerConfig
-from offsetmgr.server.config import ServeOptions
+from offsetmgr.server.process.config import ServeOptions
 
 SLOTS = 8
 AGREED = Parameters("offsets", 50, SLOTS, "avro", 1, 7 * 24 * 3_600_000, False)

@@ -23,12 +23,12 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
     UsageError,
 )
+from offsetmgr.core.log_origin import LogOrigin, Relation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, GroupOffsets, Verdict
 from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader
 from offsetmgr.snapshots.spark import SymbolicOffset
 from offsetmgr.stores.crossing import Crossing, with_origin
-from offsetmgr.stores.origin import LogOrigin, Relation
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.uri import open_store
 

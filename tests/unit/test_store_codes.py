@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.core import errors
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
-from offsetmgr.kafka.client.errors import UnstableOffset, kafka_error
+from offsetmgr.kafka.protocol.errors import UnstableOffset, kafka_error
 from offsetmgr.server.storefront.store_errors import commit_code, delete_code, may_have_happened
 
 EXPECTED = {

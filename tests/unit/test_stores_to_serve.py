@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.server.manager_process import check_servable
+from offsetmgr.server.process.manager_process import check_servable
 from offsetmgr.stores.uri import open_store
 
 

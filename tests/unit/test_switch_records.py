@@ -10,6 +10,7 @@ from offsetmgr.core.errors import InvalidUri, OffsetMgrError, UnknownVersion, Un
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
 from offsetmgr.migration.live.copy_plan import ahead, behind
+from offsetmgr.stores.pair_uri import inner_uris
 from offsetmgr.stores.switched.mode_listener import back
 from offsetmgr.stores.switched.records import (
     FollowerNode,
@@ -22,7 +23,7 @@ from offsetmgr.stores.switched.records import (
     encode_storage,
     encode_switcher,
 )
-from offsetmgr.stores.uri import bootstrap_of, inner_uris, open_store, parse_uri, zookeeper_of
+from offsetmgr.stores.uri import bootstrap_of, open_store, parse_uri, zookeeper_of
 
 URI = "switched:?zookeeper=zookeeper%3A%2F%2Fz%3A2181%2Fk&kafka=kafka%3A%2F%2Fb%3A9092"
 

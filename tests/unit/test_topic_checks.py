@@ -12,7 +12,7 @@ from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
 from offsetmgr.manager.log.format_check import check_format
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
-from offsetmgr.manager.topic_monitor import FAILED_LOOKS, TopicWatch
+from offsetmgr.manager.node.topic_monitor import FAILED_LOOKS, TopicWatch
 from offsetmgr.records.base import OtherFormat, RecordFormat
 from offsetmgr.records.registry import record_format
 

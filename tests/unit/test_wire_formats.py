@@ -24,11 +24,11 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import Address
-from offsetmgr.kafka.client.errors import kafka_error
 from offsetmgr.kafka.client.sasl import Plain, Scram, mechanism
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import consumer_protocol, requests
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 
 topics = st.text("abcXYZ.-_0", min_size=1, max_size=12)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))

@@ -14,11 +14,11 @@ from offsetmgr.core.errors import InvalidUri, OffsetMgrError, UnknownVersion, Un
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
-from offsetmgr.zookeeper.groups.registry import parse_member_id
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
+from offsetmgr.zookeeper.nodes.member_id import parse_member_id
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
 

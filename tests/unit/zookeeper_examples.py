@@ -24,6 +24,7 @@ from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
 from offsetmgr.zookeeper.nodes.configs import EntityConfig, parse_config
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, OwnerThread, parse_owner, parse_registration
+from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 from offsetmgr.zookeeper.nodes.topics import (
     PartitionState,
     TopicAssignment,
@@ -31,7 +32,6 @@ from offsetmgr.zookeeper.nodes.topics import (
     parse_partition_state,
     parse_topic,
 )
-from offsetmgr.zookeeper.offsets.offset_data import parse_decimal
 
 
 @dataclass(frozen=True)

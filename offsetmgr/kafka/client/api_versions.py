@@ -7,7 +7,8 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from offsetmgr.core.errors import InvalidRequest, ServerError
-from offsetmgr.kafka.client.connection import Connection, Encoded
+from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.protocol.channel import Encoded
 from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 

@@ -16,8 +16,9 @@ from kio.index import load_response_schema
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Address, Connection, Encoded
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address, Encoded
 from offsetmgr.kafka.protocol.releases import Capability
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 

@@ -30,11 +30,12 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import Address, Connection
-from offsetmgr.kafka.client.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.node import Node
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, TELLS_CLUSTER_ID, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 

@@ -15,7 +15,7 @@ import os
 import ssl
 import struct
 from collections import deque
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
@@ -35,10 +35,11 @@ from offsetmgr.core.errors import (
     TimedOut,
     Unreachable,
 )
-from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
-from offsetmgr.kafka.client.errors import kafka_error
 from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address, Encoded
+from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.releases import (
     KAFKA_0_8_2,
@@ -61,34 +62,6 @@ _NO_LOGINS_HERE: Final = 34
 _SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
 _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
-
-
-class Address(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """From ``host:port``, ``[v6]:port`` or ``host`` (port 9092)."""
-        host, colon, port = text.strip().rpartition(":")
-        if not colon or port.endswith("]"):
-            host, port = text.strip(), "9092"
-        if not port.isdigit():
-            raise Unreachable(f"broker {text}", "the port is not a number", "give host:port")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
-
-
-class Encoded(NamedTuple):
-    """A request whose body is encoded already (hot requests that kio's writer is too slow for)."""
-
-    api_key: int
-    version: int
-    body: bytes
 
 
 class HungUp(Exception):

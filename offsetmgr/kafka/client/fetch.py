@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.connection import Connection, Encoded
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Encoded
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
-from offsetmgr.kafka.protocol.request_codec import ask
 from offsetmgr.kafka.protocol.requests import by_topic
 
 LATEST: Final = -1

@@ -15,9 +15,10 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client, backoff, remaining
-from offsetmgr.kafka.client.connection import Address, Connection
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from kio.schema.metadata.v8.response import MetadataResponse, MetadataResponseTo
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, backoff, remaining
-from offsetmgr.kafka.client.connection import Address
-from offsetmgr.kafka.client.errors import kafka_error
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 

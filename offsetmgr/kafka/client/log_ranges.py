@@ -12,10 +12,11 @@ from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition, can_be_a_topic
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
 from offsetmgr.kafka.client.leader_routing import Leaders
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
 
 _SHORTEST: Final = 1.0
 """Seconds for a broker that does not answer, where another one has said what it knows."""

@@ -13,9 +13,10 @@ from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Address, Connection, Encoded
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER, INSPECT, VERSION
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address, Encoded
 
 
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:

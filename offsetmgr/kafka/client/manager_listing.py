@@ -19,9 +19,9 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client, backoff, remaining
-from offsetmgr.kafka.client.connection import Address
-from offsetmgr.kafka.client.errors import kafka_error
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 
 PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
 

@@ -11,10 +11,10 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
 from offsetmgr.kafka.client.background_loop import Runner
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.manager_admin import inspect, managers
 from offsetmgr.kafka.client.run_manager_admin import MOST_ROWS
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 
 
 class ManagerReport(NamedTuple):

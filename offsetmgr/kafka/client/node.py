@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from offsetmgr.core.errors import TimedOut
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
 BUSY_LANES: Final = 32

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
 
 

@@ -8,10 +8,10 @@ from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DESCRIBE_CONFIGS, TELLS_SETTINGS, Versions, before
-from offsetmgr.kafka.protocol.request_codec import ask
 
 _BROKER: Final = 4
 """The type of a resource, in Kafka's numbers."""

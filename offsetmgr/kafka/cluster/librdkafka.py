@@ -38,7 +38,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     can_be_a_topic,
 )
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import kafka_error
 
 T = TypeVar("T")
 

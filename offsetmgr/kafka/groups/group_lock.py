@@ -13,10 +13,11 @@ from typing import TypeVar
 from offsetmgr.core.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client, backoff, may_succeed_later
-from offsetmgr.kafka.client.connection import Address, Connection
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import Membership
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")

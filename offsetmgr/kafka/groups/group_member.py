@@ -22,10 +22,11 @@ from kio.schema.sync_group.v3.response import SyncGroupResponse
 
 from offsetmgr.core.errors import LockLost, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, backoff
-from offsetmgr.kafka.client.connection import Address, Connection
-from offsetmgr.kafka.client.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.lock_membership import Membership
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
 REBALANCE_IN_PROGRESS: Final = 27
 MEMBER_ID_REQUIRED: Final = 79

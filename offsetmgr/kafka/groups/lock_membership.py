@@ -37,10 +37,10 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.kafka.client.client import Client, backoff, commit_outcomes
 from offsetmgr.kafka.client.connection import Connection
-from offsetmgr.kafka.client.errors import RETRIABLE, kafka_error
 from offsetmgr.kafka.client.node import Lane
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 

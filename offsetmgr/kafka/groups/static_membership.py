@@ -19,10 +19,11 @@ from typing import Final, TypeVar
 from offsetmgr.core.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client, backoff, may_succeed_later
-from offsetmgr.kafka.client.connection import Address, Connection
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import Membership, group_active
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import Encoded
+from offsetmgr.kafka.protocol.channel import Encoded
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, string, varint
 
 CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import InvalidRequest, ServerError, UnsupportedOperation
-from offsetmgr.kafka.client.connection import Address, Connection, Encoded
 from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.channel import Address, Channel, Encoded
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
 from offsetmgr.kafka.protocol.releases import (
     DESCRIBE_GROUPS,
@@ -63,7 +63,7 @@ _NEEDED: Final[Mapping[int, Capability]] = {
 class _Broker(NamedTuple):
     """The broker that is asked, and how many seconds each request may take."""
 
-    connection: Connection
+    connection: Channel
     timeout: float
 
     def version(self, api_key: int, asked: int) -> int:
@@ -93,7 +93,7 @@ class _Broker(NamedTuple):
 
 
 async def ask_older(
-    connection: Connection, api_key: int, version: int, message: Mapping[str, Any], timeout: float
+    connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout: float
 ) -> Message:
     """The answer, in ``version``, of a broker that does not speak this version of the API.
 
@@ -257,7 +257,7 @@ def offset_commit_1(message: Mapping[str, Any], timestamp: int) -> bytes:
     return bytes(body)
 
 
-async def expire_offsets(connection: Connection, commit: Mapping[str, Any], timeout: float) -> Message:
+async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout: float) -> Message:
     """Commits offsets whose life is over, on a broker that cannot delete them: it does at its next check for expired
     offsets (every 10 minutes by default). ``commit`` is an OffsetCommit of version 7, and so is the answer."""
     broker = _Broker(connection, timeout)

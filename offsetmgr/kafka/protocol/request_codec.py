@@ -1,4 +1,4 @@
-"""Asking a broker in any version of any API, with plain dicts (see `serverside`)."""
+"""One request in exactly one version, with plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
 
 from __future__ import annotations
 
@@ -6,35 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetmgr.core.errors import InvalidRequest, ServerError
-from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
-from offsetmgr.kafka.client.connection import Connection, Encoded
+from offsetmgr.kafka.protocol.channel import Channel, Encoded
+from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response, encode_request, request_is_flexible
 
 
-async def ask(
-    connection: Connection,
-    api_key: int,
-    version: int,
-    message: Mapping[str, Any],
-    timeout: float,
-    *,
-    yielding: bool = False,
-) -> Message:
-    """The broker's answer, within ``timeout`` seconds; of a broker that does not speak the version, see `older`.
-    ``yielding``: see `Connection.call`.
-
-    Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
-    """
-    if connection.speaks(api_key, version):
-        return await ask_exactly(connection, api_key, version, message, timeout, yielding=yielding)
-    from offsetmgr.kafka.protocol.old_versions import ask_older
-
-    return await ask_older(connection, api_key, version, message, timeout)
-
-
 async def ask_exactly(
-    connection: Connection,
+    connection: Channel,
     api_key: int,
     version: int,
     message: Mapping[str, Any],

@@ -33,9 +33,9 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_deleted,
 )
-from offsetmgr.kafka.client.connection import Encoded
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol.channel import Encoded
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from offsetmgr.kafka.protocol.errors import kafka_error
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """The topic in which brokers keep what groups have committed."""

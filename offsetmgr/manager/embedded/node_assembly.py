@@ -8,8 +8,8 @@ import uuid
 
 from offsetmgr.manager.embedded.request_adapter import Requests
 from offsetmgr.manager.log.base import slot_of
-from offsetmgr.manager.node import Managing
-from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.node.manager_node import Managing
+from offsetmgr.manager.node.node_config import Settings
 
 
 class Assembly:

@@ -20,7 +20,7 @@ from offsetmgr.kafka.client.background_loop import Runner
 from offsetmgr.manager.embedded.node_assembly import Assembly
 from offsetmgr.manager.embedded.request_adapter import Requests
 from offsetmgr.manager.log.topic import DEFAULT_PARTITIONS, DEFAULT_TOPIC
-from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.node.node_config import Settings
 from offsetmgr.manager.runtime import ManagerConfig, ShardStatus
 
 T = TypeVar("T")

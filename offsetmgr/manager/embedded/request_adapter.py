@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from offsetmgr.core.errors import Conflict, NotCoordinator, OffsetMgrError, PartialFailure, RewindRefused, Unreadable
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     GROUP_ID_NOT_FOUND,

@@ -24,13 +24,13 @@ from typing import Final
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import SAFE_CHANGES, Phase, PhaseChange
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, RecreatedTopic, TimedOut
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard, OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.live.copy_plan import ahead, behind
 from offsetmgr.migration.live.switch_evidence import Acknowledged, Evidence, Picture
 from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.origin import Translate
 from offsetmgr.stores.switched.mode_listener import back
 from offsetmgr.stores.switched.nodes import Follower, Seen, SwitchNodes
 from offsetmgr.stores.switched.records import Storage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
-from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.backing_cluster import RealCluster

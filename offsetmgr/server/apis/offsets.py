@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.kafka.client.codec_thread import in_codec_thread
+from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
 from offsetmgr.manager.protocol_values import (
     INVALID_COMMIT_OFFSET_SIZE,
     CommitRequest,

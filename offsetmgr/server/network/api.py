@@ -27,14 +27,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import Cursor
-
-if TYPE_CHECKING:
-    from offsetmgr.server.network.connection import Connection
+from offsetmgr.server.network.limits import Limits
 
 _HEADER: Final = struct.Struct(">hhih")
 _HEADER_AT: Final = 4
@@ -139,6 +137,76 @@ class Prepared(NamedTuple):
 Outcome: TypeAlias = Answer | Awaitable[Answer] | Later | Prepared
 
 
+class Server(Protocol):
+    """What handlers use of the server that a connection belongs to."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """Returns the lowest and the highest version of each API, as ApiVersions reports them."""
+        ...
+
+
+class ServerPort(Protocol):
+    """What handlers use of the port that a client connected to."""
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker that the port stands for, or None."""
+        ...
+
+
+class Client(Protocol):
+    """What handlers use of a client's connection (`offsetmgr.server.network.connection.Connection`)."""
+
+    @property
+    def service(self) -> Server: ...
+
+    @property
+    def listener(self) -> ServerPort: ...
+
+    @property
+    def principal(self) -> str | None:
+        """The name of the client; None until it has logged in. Without authentication every client is ANONYMOUS."""
+        ...
+
+    client_software: tuple[str, str] | None
+    """Name and version, as ApiVersions (3 and later) reports them."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What handlers and the proxy keep for this connection, each under a name of its own."""
+        ...
+
+    @property
+    def on_lost(self) -> list[Callable[[], None]]:
+        """Functions that the connection calls once, after it was closed."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has been closed."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """Responses that have not been sent yet."""
+        ...
+
+    def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
+        """Records a login that ends after ``session_seconds`` (None: never)."""
+        ...
+
+    def login_failed(self, mechanism: str) -> None:
+        """Counts a failed login."""
+        ...
+
+    def cut(self) -> None:
+        """Closes the connection at once."""
+        ...
+
+
 class Request:
     """A request and where its parts are. ``frame`` is what came, its length field included: forward it as it is."""
 
@@ -146,7 +214,7 @@ class Request:
         "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, frame: bytes) -> None:
+    def __init__(self, connection: Client, frame: bytes) -> None:
         self.connection = connection
         self.frame = frame
         self.api_key: int

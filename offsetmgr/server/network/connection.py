@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.server.network.api import Request, Sink
+from offsetmgr.server.network.api import Api, Request, Server, ServerPort, Sink
 from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from offsetmgr.server.network.socket_server import Listener, Service
 
 _API_VERSIONS: Final = 18
 _MOST_BYTES_HELD: Final = 16 * 1024 * 1024
@@ -31,10 +28,56 @@ _MOST_BYTES_UNFLUSHED: Final = 256 * 1024
 """Answers, and bytes of them, that one turn of the event loop makes: then other connections have theirs."""
 
 
+class ConnectionServer(Server, Protocol):
+    """What a connection uses of its server: limits that all connections share, the table of APIs, and counters."""
+
+    held: int
+    """Bytes of requests that all connections hold."""
+
+    @property
+    def requires_login(self) -> bool: ...
+
+    @property
+    def room(self) -> Callable[[], asyncio.Future[None] | None]: ...
+
+    @property
+    def held_too_much(self) -> bool:
+        """Whether the requests of all connections hold more bytes than the limit."""
+        ...
+
+    def route(self, request: Request) -> Api:
+        """Returns the API that answers the request. Raises `InvalidRequest`."""
+        ...
+
+    def admit(self, connection: Connection) -> bool:
+        """Returns whether the server accepts one more connection."""
+        ...
+
+    def dismiss(self, connection: Connection) -> None:
+        """Forgets a connection that has ended."""
+        ...
+
+    def shed(self, connection: Connection) -> None:
+        """Closes a connection because requests hold too much memory."""
+        ...
+
+    def refused(self, connection: Connection, error: InvalidRequest) -> None:
+        """Counts a connection that is closed because of what the client sent."""
+        ...
+
+    def login_failed(self, connection: Connection, mechanism: str) -> None:
+        """Counts a failed login."""
+        ...
+
+    def answered(self, request: Request) -> None:
+        """Records how long a request took."""
+        ...
+
+
 class Connection(asyncio.Protocol):
     """Made by a `Listener` for each client that connects."""
 
-    def __init__(self, service: Service, listener: Listener) -> None:
+    def __init__(self, service: ConnectionServer, listener: ServerPort) -> None:
         self.service = service
         self.listener = listener
         self.principal: str | None = None

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.server.network.api import (
     Answer,
     Api,

@@ -6,13 +6,13 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.kafka.client.connection import Address
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.upstream import ReadBuffer, Upstream
 
 if TYPE_CHECKING:
-    from offsetmgr.server.network.connection import Connection
+    from offsetmgr.server.network.api import Client
 
 _STATE: Final = "relay"
 
@@ -25,7 +25,7 @@ class Links:
         self.security = security
         self.buffer = ReadBuffer()
 
-    def of(self, client: Connection) -> Link:
+    def of(self, client: Client) -> Link:
         link: Link | None = client.state.get(_STATE)
         if link is None:
             link = client.state[_STATE] = Link(self, client)
@@ -36,7 +36,7 @@ class Links:
 class Link:
     """See the module's docstring."""
 
-    def __init__(self, links: Links, client: Connection) -> None:
+    def __init__(self, links: Links, client: Client) -> None:
         self._links = links
         self._client = client
         self._upstreams: dict[Address, Upstream] = {}

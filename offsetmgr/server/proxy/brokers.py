@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.network.socket_server import Listener, Service
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Address
-from offsetmgr.kafka.client.errors import kafka_error
-from offsetmgr.kafka.protocol.request_codec import ask
+from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.proxy.brokers import Brokers
 from offsetmgr.server.proxy.group_requests import HEARTBEAT

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, Unreachable
-from offsetmgr.kafka.client.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import (
     Message,

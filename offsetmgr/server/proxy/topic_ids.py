@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.primitives import Cursor
-from offsetmgr.kafka.protocol.request_codec import ask
 
 _METADATA: Final = 3
 _BY_ID: Final = 12

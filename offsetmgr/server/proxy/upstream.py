@@ -18,12 +18,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
-from offsetmgr.kafka.client.connection import Address, Connection
+from offsetmgr.kafka.client.connection import Connection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.network.api import Request, Sink
 
 if TYPE_CHECKING:
-    from offsetmgr.server.network.connection import Connection as ClientConnection
+    from offsetmgr.server.network.api import Client
 
 DIAL_SECONDS: Final = 10.0
 PARTING_SECONDS: Final = 10.0
@@ -86,7 +87,7 @@ class _Collected:
 class Upstream(asyncio.BufferedProtocol):
     """Connects when it is made; what is sent before it is connected waits. Use it within one event loop."""
 
-    def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
+    def __init__(self, client: Client, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
         self._client = client
         self._buffer = buffer

@@ -35,8 +35,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from offsetmgr.server import toml_table
-from offsetmgr.server.toml_table import Table
+from offsetmgr.config import toml_table
+from offsetmgr.config.toml_table import Table
 
 ANYBODY: Final = "*"
 _ALL: Final = "all"

@@ -24,9 +24,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.config import toml_table
+from offsetmgr.config.toml_table import Table
 from offsetmgr.core.errors import UsageError
-from offsetmgr.server import toml_table
-from offsetmgr.server.toml_table import Table
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _FOR_PLAIN: Final = "SCRAM-SHA-256"

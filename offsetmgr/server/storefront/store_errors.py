@@ -32,7 +32,7 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.kafka.client.errors import UnstableOffset
+from offsetmgr.kafka.protocol.errors import UnstableOffset
 from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.stores.dual import DualStore
-from offsetmgr.stores.origin import Translate
 
 
 class SwitchedPlaces:

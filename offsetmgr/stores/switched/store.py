@@ -29,6 +29,7 @@ from offsetmgr.core.errors import (
     SwitchInProgress,
     Unreachable,
 )
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -41,7 +42,6 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
     Verdict,
 )
-from offsetmgr.stores.origin import LogOrigin
 from offsetmgr.stores.switched.mode_listener import Follower, Lease
 from offsetmgr.stores.switched.nodes import SwitchNodes, modes
 from offsetmgr.stores.switched.records import Storage

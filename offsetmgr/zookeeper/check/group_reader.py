@@ -14,8 +14,8 @@ from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember, me
 from offsetmgr.zookeeper.groups.topic_filter import topics_of
 from offsetmgr.zookeeper.groups.topics import topics
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 from offsetmgr.zookeeper.offsets.layouts import layout_named
-from offsetmgr.zookeeper.offsets.offset_data import parse_decimal
 
 _LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
 

@@ -6,11 +6,10 @@ whoever counts members to decide on a write must not miss one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -18,19 +17,9 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
 from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.member_id import parse_member_id
 
 GROUPS_AT_ONCE: Final = 2000
-
-# kafka.consumer.ZookeeperConsumerConnector: host, start in milliseconds, 8 hex digits of a random UUID.
-_GENERATED_ID: Final = re.compile(r"(?P<host>.+)-(?P<millis>[0-9]{10,16})-[0-9a-f]{1,8}")
-_HOST_AND_UUID: Final = re.compile(r"(?P<host>[^:]+):[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-class MemberOrigin(NamedTuple):
-    """What a consumer's id tells: its host, and when it started (ms), where the id says that."""
-
-    host: str
-    started_at_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +73,6 @@ def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[G
     remaining = iter(groups)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         yield from _members_of(session, batch)
-
-
-def parse_member_id(group: str, member_id: str) -> MemberOrigin | None:
-    """What a generated consumer id tells, with or without the group before it; None where it is not of such a form."""
-    prefix = f"{group}_"
-    own = member_id.removeprefix(prefix)
-    if match := _HOST_AND_UUID.fullmatch(own):
-        return MemberOrigin(match["host"], None)
-    match = _GENERATED_ID.fullmatch(own) if member_id.startswith(prefix) else None
-    return MemberOrigin(match["host"], int(match["millis"])) if match is not None else None
 
 
 def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupMembers]:

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from offsetmgr.core.errors import OffsetMgrError, Unreadable
 from offsetmgr.zookeeper.nodes import admin, brokers, cluster, configs, consumers, topics
 from offsetmgr.zookeeper.nodes.fields import Notes
-from offsetmgr.zookeeper.offsets.offset_data import parse_decimal
+from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
 Read: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
 """From path, its match, data and notes to the line that people are shown. Raises `Unreadable`."""

@@ -37,9 +37,9 @@ from offsetmgr.zookeeper.client.transactions import (
     SetData,
     State,
 )
+from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, SURE_DIGITS
 from offsetmgr.zookeeper.offsets.edits import Batch, Transaction, Write
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
-from offsetmgr.zookeeper.offsets.offset_data import MAX_OFFSET, SURE_DIGITS
 
 CHANGES_AT_ONCE: Final = 10 * OPERATIONS_A_TRANSACTION
 """How many changes are taken from the stream of edits to be read together."""

@@ -22,8 +22,8 @@ from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList
 from offsetmgr.zookeeper.client.jute import Code, NodeData, Op
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.offsets.layouts import Layout
-from offsetmgr.zookeeper.offsets.offset_data import SURE_DIGITS
 
 GROUPS_AT_ONCE: Final = 50
 """Groups of one batch."""

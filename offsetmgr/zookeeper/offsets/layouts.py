@@ -13,7 +13,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import Partitions
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.offsets.offset_data import check_offset, parse_decimal
+from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
 
 LAYOUTS: Final = ("0.8", "0.7", "storm")

@@ -17,7 +17,7 @@ from offsetmgr.core.errors import Unreadable, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Partitions
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.offsets.offset_data import MAX_OFFSET, check_offset
+from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, check_offset
 
 _NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 _NOBODY: Final = {"id": "offsetmgr", "name": "offsetmgr"}

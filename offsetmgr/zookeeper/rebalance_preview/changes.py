@@ -11,8 +11,8 @@ from typing import Final
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition
-from offsetmgr.zookeeper.groups.registry import parse_member_id
 from offsetmgr.zookeeper.groups.subscription import Subscription
+from offsetmgr.zookeeper.nodes.member_id import parse_member_id
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MOST_STREAMS, GroupPicture
 
 MOST_PARTITIONS: Final = 200_000

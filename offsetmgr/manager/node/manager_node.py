@@ -18,10 +18,10 @@ from offsetmgr.core.model import GroupDescription
 from offsetmgr.manager.assignment import Node, Parameters
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import slot_count
-from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.node.node_config import Settings
+from offsetmgr.manager.node.topic_monitor import TopicWatch
 from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, Member, SlotOwnership, managers_group
 from offsetmgr.manager.runtime.manager import ManagerRuntime
-from offsetmgr.manager.topic_monitor import TopicWatch
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client

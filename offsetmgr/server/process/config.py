@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import UsageError
+from offsetmgr.core.log_origin import Translate
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS
 from offsetmgr.server.network.limits import Limits
-from offsetmgr.stores.origin import Translate
 
 
 @dataclass(frozen=True, slots=True)

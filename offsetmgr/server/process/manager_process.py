@@ -25,21 +25,21 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
 from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
 from offsetmgr.manager.log.kafka import transactional_id_prefix
-from offsetmgr.manager.node import Managing
-from offsetmgr.manager.node_config import Settings
+from offsetmgr.manager.node.manager_node import Managing
+from offsetmgr.manager.node.node_config import Settings
 from offsetmgr.manager.ownership import managers_group
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.shard import ShardLimits
-from offsetmgr.server.admin_api import inspection_api
+from offsetmgr.server.apis.admin_api import inspection_api
 from offsetmgr.server.apis.api_context import Endpoint
 from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import Backend, ManagerNode
-from offsetmgr.server.config import ServeOptions
 from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
 from offsetmgr.server.network.socket_server import Listener, Service
 from offsetmgr.server.network.tls import server_tls
+from offsetmgr.server.process.config import ServeOptions
 from offsetmgr.server.proxy.brokers import RelayPorts
 from offsetmgr.server.proxy.proxy import Relay
 from offsetmgr.server.security.authentication import Authentication

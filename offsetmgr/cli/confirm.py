@@ -1,0 +1,41 @@
+"""The question before a command changes production."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from offsetmgr.cli.errors import Declined, Interrupted
+from offsetmgr.cli.stop_signals import hung_up, ignore_hangups
+from offsetmgr.core.errors import UsageError
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks, unless ``yes``. Raises `Declined` where the answer is no, `UsageError` where there is no terminal to ask
+    at, or it was closed before the answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(question.rstrip("?"), "stdin is not a terminal, so nobody can confirm it", "add --yes")
+    answer = ""
+    try:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        with suppress(OSError):  # of a terminal that is gone
+            answer = sys.stdin.readline()
+        if not answer:
+            ignore_hangups()  # SIGHUP says no more than that
+    except KeyboardInterrupt as error:
+        if hung_up() or not sys.stdin.isatty():
+            raise _unanswered(question) from error
+        sys.stderr.write("\n")
+        raise Interrupted("nothing was done") from error
+    if not answer:
+        raise _unanswered(question)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Declined
+
+
+def _unanswered(question: str) -> UsageError:
+    why = "no answer was given (end of input), so nothing was done"
+    return UsageError(question.rstrip("?"), why, "answer y or n, or add --yes")

@@ -1,0 +1,30 @@
+"""One request with plain dicts; `old_versions` translates it for a broker that does not speak its version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offsetmgr.kafka.protocol.channel import Channel
+from offsetmgr.kafka.protocol.old_versions import ask_older
+from offsetmgr.kafka.protocol.request_codec import ask_exactly
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+
+async def ask(
+    connection: Channel,
+    api_key: int,
+    version: int,
+    message: Mapping[str, Any],
+    timeout: float,
+    *,
+    yielding: bool = False,
+) -> Message:
+    """The broker's answer, within ``timeout`` seconds; of a broker that does not speak the version, see `older`.
+    ``yielding``: see `Connection.call`.
+
+    Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
+    """
+    if connection.speaks(api_key, version):
+        return await ask_exactly(connection, api_key, version, message, timeout, yielding=yielding)
+    return await ask_older(connection, api_key, version, message, timeout)

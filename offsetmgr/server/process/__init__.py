@@ -1,0 +1,1 @@
+"""`offsetmgr manager serve`: the configuration and the process that runs the servers."""

@@ -1,0 +1,28 @@
+"""The scheme ``dual``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.stores.pair_uri import inner_uris, pair_bootstrap, pair_zookeeper, parse_pair_uri, translate_of
+from offsetmgr.stores.scheme import Scheme
+from offsetmgr.stores.uri import open_store
+
+
+def _open(uri: str, config: ConnectionConfig) -> OffsetStore:
+    inner = inner_uris(uri, config)
+    from offsetmgr.stores.dual import DualStore
+
+    return DualStore(open_store(inner[0], config), open_store(inner[1], config), translate=translate_of(uri, config))
+
+
+DUAL: Final = Scheme(
+    frozenset({"primary", "secondary", "translate"}),
+    partial(parse_pair_uri, "dual"),
+    _open,
+    pair_bootstrap,
+    pair_zookeeper,
+)

@@ -1,0 +1,105 @@
+"""URIs of two stores: ``dual:`` (primary and secondary) and ``switched:`` (ZooKeeper and Kafka)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import InvalidUri
+from offsetmgr.core.log_origin import Translate
+from offsetmgr.stores.scheme import StoreUri
+from offsetmgr.stores.uri import bootstrap_of, parse_uri, redact, zookeeper_of
+
+PAIRS: Final = {"dual": ("primary", "secondary"), "switched": ("zookeeper", "kafka")}
+"""The schemes of two stores, and the options that hold the URIs of the two."""
+_MODES: Final = ("zookeeper", "dual", "kafka")
+
+
+def parse_pair_uri(kind: str, shown: str, body: str, options: dict[str, str]) -> StoreUri:
+    """Returns the parts of a URI of the scheme ``kind``. Raises `InvalidUri`."""
+    first, second = PAIRS[kind]
+    inner = {first, second} & set(options)
+    if bool(body) == bool(inner) or (inner and len(inner) != 2):
+        example = {"primary": "kafka%3A%2F%2Fh%3A9092", "kafka": "kafka%3A%2F%2Fh%3A9092"}
+        query = "&".join(f"{name}={example.get(name, 'zookeeper%3A%2F%2Fh%3A2181')}" for name in (first, second))
+        raise InvalidUri(
+            f"store {shown!r}",
+            f"needs either the name of a [store.NAME] section, or both {first} and {second}",
+            f"as in {kind}:NAME, or {kind}:?{query}",
+        )
+    if (start := options.get("start", _MODES[0])) not in _MODES:
+        raise InvalidUri(f"store {shown!r}", f"unknown mode {start!r}", f"modes: {', '.join(_MODES)}")
+    _translate(f"store {shown!r}", options)
+    return StoreUri(kind, unquote(body), "", options)
+
+
+def _translate(where: str, settings: Mapping[str, str]) -> Translate | None:
+    said = settings.get("translate")
+    if said is None:
+        return None
+    if said not in tuple(Translate):
+        raise InvalidUri(where, f"unknown translation {said!r}", "translate=none is the only one")
+    return Translate(said)
+
+
+def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
+    """The two URIs of a dual store (primary, secondary) or of a switched one (ZooKeeper's, Kafka's).
+
+    Raises `InvalidUri`."""
+    parsed = parse_uri(uri)
+    names = PAIRS[parsed.kind]
+    settings = parsed.options
+    if parsed.address:
+        if parsed.address not in config.stores:
+            known = ", ".join(sorted(config.stores)) or "none"
+            raise InvalidUri(
+                f"store {uri!r}", f"the config file has no [store.{parsed.address}]", f"stores there: {known}"
+            )
+        settings = dict(config.stores[parsed.address])
+        if set(settings) - {"translate"} != set(names):
+            raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both {names[0]} and {names[1]}")
+    inner = (settings[names[0]], settings[names[1]])
+    if parsed.kind == "switched":
+        return _switchable(uri, inner)
+    for one in inner:
+        if (kind := parse_uri(one).kind) in PAIRS:
+            raise InvalidUri(f"store {redact(uri)!r}", f"a {kind} store cannot stand inside another")
+    if len({parse_uri(one).options.get("layout") == "0.7" for one in inner}) > 1:
+        raise InvalidUri(
+            f"store {redact(uri)!r}",
+            "one of its stores holds byte positions of Kafka 0.7 and the other offsets, which never agree",
+            "see migrate plan --partition-map",
+        )
+    return inner
+
+
+def translate_of(uri: str, config: ConnectionConfig) -> Translate | None:
+    """What a dual or switched store's URI, or its section of the config file, says where its two stores belong to
+    different Kafka clusters; None for other stores. Raises `InvalidUri`."""
+    parsed = parse_uri(uri)
+    if parsed.kind not in PAIRS:
+        return None
+    section = config.stores.get(parsed.address, {}) if parsed.address else {}
+    return _translate(f"[store.{parsed.address}]", {**section, **parsed.options})
+
+
+def _switchable(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
+    """Raises `InvalidUri` unless the first is a ZooKeeper in Kafka's layout and the second speaks Kafka's protocol."""
+    zookeeper, kafka = parse_uri(inner[0]), parse_uri(inner[1])
+    if zookeeper.kind != "zookeeper" or zookeeper.options.get("layout", "0.8") != "0.8":
+        raise InvalidUri(f"store {redact(uri)!r}", "its zookeeper must be zookeeper://HOST:PORT/CHROOT, layout 0.8")
+    if kafka.kind not in ("kafka", "manager"):
+        raise InvalidUri(f"store {redact(uri)!r}", "its kafka must be kafka://HOST:PORT or manager://HOST:PORT")
+    return inner
+
+
+def pair_bootstrap(uri: str, config: ConnectionConfig) -> str | None:
+    """Returns the Kafka brokers of the first store of the pair that names some, or None."""
+    return next((found for one in inner_uris(uri, config) if (found := bootstrap_of(one, config))), None)
+
+
+def pair_zookeeper(uri: str, config: ConnectionConfig) -> str | None:
+    """Returns the ZooKeeper of the first store of the pair that has one, or None."""
+    return next((found for one in inner_uris(uri, config) if (found := zookeeper_of(one, config))), None)

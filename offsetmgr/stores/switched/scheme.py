@@ -1,0 +1,48 @@
+"""The scheme ``switched``, and a switched store in the session of a member."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.commit_mode import Phase
+from offsetmgr.stores.pair_uri import inner_uris, pair_bootstrap, pair_zookeeper, parse_pair_uri, translate_of
+from offsetmgr.stores.scheme import Scheme
+from offsetmgr.stores.uri import open_store, parse_uri
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.switched.mode_listener import Lease
+    from offsetmgr.stores.switched.store import SwitchedStore
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+
+def open_switched(
+    uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, Lease] | None = None
+) -> SwitchedStore:
+    """The switched store at ``uri``; with ``bound`` it lives in that member's session. Raises `InvalidUri`."""
+    from offsetmgr.stores.switched.backends import SwitchedPlaces
+    from offsetmgr.stores.switched.store import SwitchedStore
+    from offsetmgr.stores.zookeeper import ZookeeperStore
+
+    zookeeper, kafka = inner_uris(uri, config)
+    parsed = parse_uri(zookeeper)
+    connect = parsed.address + parsed.path
+
+    def open_places(session: ZookeeperSession) -> SwitchedPlaces:
+        first = ZookeeperStore(connect, config=config)
+        first.session = session
+        return SwitchedPlaces(first, open_store(kafka, config), translate)
+
+    translate = translate_of(uri, config)
+    start = parse_uri(uri).options.get("start")
+    return SwitchedStore(uri, connect, open_places, config, start=None if start is None else Phase(start), bound=bound)
+
+
+SWITCHED: Final = Scheme(
+    frozenset({"zookeeper", "kafka", "start", "translate"}),
+    partial(parse_pair_uri, "switched"),
+    open_switched,
+    pair_bootstrap,
+    pair_zookeeper,
+)
